@@ -12,7 +12,7 @@ BASE_PORT ?= 7600
 REPLICAS ?= $(if $(filter skeen sequencer,$(PROTOCOL)),1,3)
 PROTOCOLS ?= all
 PYTEST_ARGS ?=
-WORKERS ?= 3
+WORKERS ?= 4
 
 # PYTEST_ARGS='-n 0' for one process, as for --pdb and -s.
 
@@ -22,6 +22,8 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(shell pwd | cksum | cut -d' ' -f1)
 
 export PYTHONUNBUFFERED := 1
+# Compiled modules are kept, whatever the environment says: demo and tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-full lint format types bench compare conformance locust audit sim install java clean
 

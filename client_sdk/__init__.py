@@ -1,21 +1,25 @@
 """Clients of the store: `AsyncClient` for asyncio, `Client` for blocking code.
 
-    from client_sdk import AsyncClient, Add, Compare
+    from client_sdk import Add, AsyncClient, Compare, codecs, transactional
 
     async with AsyncClient("http://127.0.0.1:7500") as store:
         await store.put("greeting", "hello")
         found = await store.get("greeting")                      # found.value, found.version
         await store.txn([Compare("a", "exists", "==", True)], success=[Add("a", -5), Add("b", 5)])
 
-        async def double(t):                                     # an interactive transaction, run again on conflict
-            t.put("n", str(2 * int(await t.get("n") or "1")))
-        await store.transact(double)
+        @transactional
+        async def double(t, key):                                # an interactive transaction, run again on conflict
+            t.put(key, str(2 * int(await t.get(key) or "1")))
+        await double(store, "n")
 
     async with store.lock("report", ttl=10) as lock:             # lock.token rises from one holder to the next
         ...
 
-Needs msgspec and tenacity, and nothing of the server. Keys and values are bytes, or text, which stands for its UTF-8;
-what is read is bytes. An argument of a wrong type is a TypeError that names it, before anything is sent.
+        app = store.namespace("app/").with_codec(codecs.json(dict[str, int]))     # keys under app/, values as JSON
+
+Needs msgspec and tenacity, and nothing of the server (`client_sdk.testing`, a store in memory for tests, does). Keys
+and values are bytes, or text, which stands for its UTF-8; what is read is bytes. An argument of a wrong type is a
+TypeError that names it, before anything is sent.
 
 `watch` tells every change as it happens, of all shards in one order, and goes on by itself where a replica fails; its
 `timeout` is how long nobody may serve it.
@@ -44,6 +48,7 @@ Exceptions. `outcome` says what became of the request. No exception but the last
     ├── Conflict            what a transaction had read was changed: `changed` not_applied: run it again
     ├── Expired             it was ordered later than its id allows            not_applied: send it under a new id
     ├── Compacted           that `version` is too long ago                     not_applied, for ever
+    ├── Undecodable         what a key holds is not what its codec reads       not_applied
     ├── Unavailable         no replica took it before the deadline             not_applied: send it later
     ├── Lost                a lease was not renewed in time, or revoked        its lock may be another's
     ├── ClosedClient        the client was closed before                       not_applied
@@ -52,8 +57,10 @@ Exceptions. `outcome` says what became of the request. No exception but the last
     └── ResultsForgotten    a retry found it applied, its large results gone   applied: `succeeded`, `version` are known
 """
 
-from client_sdk.async_client import AsyncClient
-from client_sdk.client import Client, Transaction
+from client_sdk import codecs
+from client_sdk.async_client import AsyncClient, AsyncTyped, AsyncTypedTransaction
+from client_sdk.client import Client, Transaction, Typed, TypedTransaction
+from client_sdk.codecs import Codec
 from client_sdk.errors import (
     Changed,
     ClosedClient,
@@ -71,11 +78,28 @@ from client_sdk.errors import (
     ResultsForgotten,
     TransactionFailed,
     Unavailable,
+    Undecodable,
 )
 from client_sdk.interactive import InteractiveTransaction
-from client_sdk.operations import Add, Append, Compare, Delete, DeleteRange, Get, Operation, Put, Range
+from client_sdk.observing import Done
+from client_sdk.operations import (
+    Add,
+    Append,
+    Compare,
+    Delete,
+    DeleteRange,
+    Get,
+    Max,
+    Min,
+    NoneNewer,
+    Operation,
+    Put,
+    Range,
+)
 from client_sdk.requests import Lease, new_id
-from client_sdk.sessions import Lock, Session
+from client_sdk.sessions import Election, Lock, Session
+from client_sdk.transactional import transactional
+from client_sdk.typed import Entry, Update
 from kvstore.api.answers import Outcome, Page
 from kvstore.api.events import Change, Event
 from kvstore.api.model import Consistency, KeyValue, OperationResult, Operator, Result, Target
@@ -86,10 +110,13 @@ __all__ = [
     "Add",
     "Append",
     "AsyncClient",
+    "AsyncTyped",
+    "AsyncTypedTransaction",
     "Change",
     "Changed",
     "Client",
     "ClosedClient",
+    "Codec",
     "Compacted",
     "Compare",
     "ConditionFailed",
@@ -98,6 +125,9 @@ __all__ = [
     "Delete",
     "DeleteRange",
     "Denied",
+    "Done",
+    "Election",
+    "Entry",
     "Event",
     "Expired",
     "ForeignLoop",
@@ -110,7 +140,10 @@ __all__ = [
     "Lease",
     "Lock",
     "Lost",
+    "Max",
     "MessageId",
+    "Min",
+    "NoneNewer",
     "Operation",
     "OperationResult",
     "Operator",
@@ -126,6 +159,12 @@ __all__ = [
     "Timestamp",
     "Transaction",
     "TransactionFailed",
+    "Typed",
+    "TypedTransaction",
     "Unavailable",
+    "Undecodable",
+    "Update",
+    "codecs",
     "new_id",
+    "transactional",
 ]

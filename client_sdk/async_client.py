@@ -6,18 +6,24 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
 from tenacity import AsyncRetrying
 
 from client_sdk import requests, sessions
 from client_sdk.attempts import Attempts
+from client_sdk.codecs import Codec
+from client_sdk.connections import Transport
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
+from client_sdk.keyspace import ALL_KEYS, Keyspace
+from client_sdk.observing import Observed, OnDone
 from client_sdk.operations import of_type
 from client_sdk.requests import Request, documented_by
 from client_sdk.routing import Router, find_authority, find_urls
 from client_sdk.sessions import Election, Lock, Session
+from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
 from kvstore.api.answers import Page
 from kvstore.api.events import Event
 from kvstore.api.model import Consistency, KeyValue
@@ -25,6 +31,7 @@ from multicast.types import Timestamp
 
 P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V")
 
 TIMEOUT_SECONDS = 10.0
 ATTEMPT_TIMEOUT_SECONDS = 2.0
@@ -32,7 +39,10 @@ REFRESH_SECONDS = 2.0
 TTL_SECONDS = 10.0
 
 
-def _method(make: Callable[P, Request[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+Method = Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]
+
+
+def _method(make: Callable[P, Request[T]]) -> Method[P, T]:
     """The method that makes this request and waits for what its answer says."""
 
     @documented_by(make)
@@ -42,10 +52,21 @@ def _method(make: Callable[P, Request[T]]) -> Callable[Concatenate[AsyncClient, 
     return method
 
 
+def _of_keys(make: Callable[Concatenate[Keyspace, P], Request[T]]) -> Method[P, T]:
+    """The same for a request about the client's keys."""
+
+    @documented_by(make)
+    async def method(self: AsyncClient, /, *args: P.args, **named: P.kwargs) -> T:
+        return await self.run(make(self.keys, *args, **named))
+
+    return method
+
+
 class AsyncClient:
     """A client of one cluster, for one event loop. Use it with `async with`, or `await close()` at the end.
 
-    target: a base URL, several with commas or as a list, or the directory of a local cluster.
+    target: a base URL, several with commas or as a list, the directory of a local cluster, or, in tests, a store in
+        memory (`client_sdk.testing`).
     timeout: seconds within which a request, with all its retries, is decided one way or the other; every method takes
         its own. Keep it well below the cluster's deduplication window (2 minutes by default).
     attempt_timeout: seconds after which an attempt that was not answered is repeated elsewhere. It is also what the
@@ -55,12 +76,13 @@ class AsyncClient:
     ca: the file (PEM) with the certificate authority that replicas' certificates must be of; by default that of the
         cluster in the directory, else what the environment has in KVSTORE_CA, else what the system trusts.
     token: who the client is, where the cluster wants to know; by default what the environment has in KVSTORE_TOKEN.
+    on_done: called with a `Done` after each request, and each `transact`, for metrics. It must be quick, and not raise.
     ValueError if `target` is no URL and no cluster, `ca` cannot be read, or `token` is none.
     """
 
     def __init__(
         self,
-        target: str | Path | Sequence[str],
+        target: str | Path | Sequence[str] | Transport,
         *,
         timeout: float = TIMEOUT_SECONDS,
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
@@ -68,10 +90,14 @@ class AsyncClient:
         rng: random.Random | None = None,
         ca: str | Path | None = None,
         token: str | None = None,
+        on_done: OnDone | None = None,
     ):
-        router = Router(find_urls(target), rng or random.Random())
-        authority = find_authority(target) if ca is None else Path(ca)
-        self.attempts = Attempts(router, timeout, attempt_timeout, refresh, authority, token)
+        transport = target if isinstance(target, Transport) else None
+        places = target.urls if isinstance(target, Transport) else target
+        router = Router(find_urls(places), rng or random.Random())
+        authority = find_authority(places) if ca is None else Path(ca)
+        self.attempts = Attempts(router, timeout, attempt_timeout, refresh, authority, token, transport, on_done)
+        self.keys = ALL_KEYS
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -87,14 +113,26 @@ class AsyncClient:
         """Make a request of `client_sdk.requests`; what its answer says. All methods do."""
         return await self.attempts.run(request)
 
-    get = _method(requests.get)
-    put = _method(requests.put)
-    delete = _method(requests.delete)
-    delete_range = _method(requests.delete_range)
-    count = _method(requests.count)
-    txn = _method(requests.txn)
+    def namespace(self, prefix: bytes | str) -> AsyncClient:
+        """This client for the keys that begin with `prefix`, which it adds to all it sends and takes off what it gets:
+        keys, scans, watches, transactions, names of locks and elections. ValueError with an empty `{}` in it. It shares
+        the connections: closing one closes both."""
+        view = copy(self)
+        view.keys = self.keys.within(prefix)
+        return view
+
+    def with_codec(self, codec: Codec[V]) -> AsyncTyped[V]:
+        """This client for values that the codec makes into bytes; see `client_sdk.codecs`."""
+        return AsyncTyped(self, codec)
+
+    get = _of_keys(Keyspace.get)
+    put = _of_keys(Keyspace.put)
+    delete = _of_keys(Keyspace.delete)
+    delete_range = _of_keys(Keyspace.delete_range)
+    count = _of_keys(Keyspace.count)
+    txn = _of_keys(Keyspace.txn)
     grant_lease = _method(requests.grant_lease)
-    lease = _method(requests.lease)
+    lease = _of_keys(Keyspace.lease)
     renew_lease = _method(requests.renew_lease)
     revoke_lease = _method(requests.revoke_lease)
     outcome = _method(requests.outcome)
@@ -122,7 +160,7 @@ class AsyncClient:
         token: str | None = None
         while True:
             page = await self.run(
-                requests.page(
+                self.keys.page(
                     prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size,
                     token=token, version=version, consistency=consistency, max_age=max_age, timeout=timeout,
                 )
@@ -170,11 +208,11 @@ class AsyncClient:
         changed there. It goes on at another replica when one fails, and ends with Compacted if what follows is no
         longer known, or with Unavailable when nobody has served it for `timeout` seconds. progress: events of that
         `kind`, too, without changes: everything up to their version was told."""
-        query = requests.bounds_query(prefix, start, end)
+        query = self.keys.bounds(prefix, start, end)
         if after is not None:
             of_type("after", after, Timestamp)
         async for event in self.attempts.watch(query, after, progress, timeout):
-            yield event
+            yield self.keys.event(event)
 
     def session(
         self, *, ttl: float = TTL_SECONDS, timeout: float | None = None
@@ -188,13 +226,13 @@ class AsyncClient:
         """Hold the lock of this name while the block runs: nobody else does who asks for it so. TimeoutError if others
         have it for `timeout` seconds; None: wait. It is lost, see `Lock`, when it cannot be renewed for `ttl` seconds;
         so long others wait if this process dies."""
-        return sessions.lock(self.attempts, name, ttl, timeout)
+        return sessions.lock(self.attempts, self.keys, name, ttl, timeout)
 
     @asynccontextmanager
     async def election(self, name: str, *, ttl: float = TTL_SECONDS) -> AsyncIterator[Election]:
         """Take part in the election of this name, or look on. Where the block ends it resigns."""
         async with self.session(ttl=ttl) as own:
-            yield Election(self.attempts, name, own)
+            yield Election(self.attempts, self.keys, name, own)
 
     @asynccontextmanager
     async def transaction(self, *, timeout: float | None = None) -> AsyncIterator[InteractiveTransaction]:
@@ -202,7 +240,7 @@ class AsyncClient:
 
         Conflict if something that was read has changed since. See `interactive.InteractiveTransaction`.
         """
-        transaction = InteractiveTransaction(self.attempts, timeout)
+        transaction = InteractiveTransaction(self.attempts, self.keys, timeout)
         yield transaction
         await transaction.commit()
 
@@ -214,9 +252,76 @@ class AsyncClient:
         `function` must be fit to run several times. After `timeout` seconds the last Conflict is raised. An
         OutcomeUnknown is raised at once: running again could do the work twice.
         """
-        deadline = time.monotonic() + (self.attempts.timeout if timeout is None else timeout)
-        async for attempt in AsyncRetrying(**conflict_policy(deadline)):
-            with attempt:
-                async with self.transaction(timeout=deadline - time.monotonic()) as transaction:
-                    result = await function(transaction)
+        with Observed(self.attempts.on_done, "transact") as seen:
+            deadline = seen.began + (self.attempts.timeout if timeout is None else timeout)
+            async for attempt in AsyncRetrying(**conflict_policy(deadline)):
+                with attempt:
+                    seen.attempts += 1
+                    async with self.transaction(timeout=deadline - time.monotonic()) as transaction:
+                        result = await function(transaction)
         return result
+
+
+class AsyncTyped(Values[V]):
+    """An `AsyncClient` for values that a codec makes into bytes: it has what concerns values, with the arguments of the
+    methods of these names there; all else is asked of the client itself. Undecodable names a key that holds no such
+    value. Made by `with_codec`."""
+
+    def __init__(self, client: AsyncClient, codec: Codec[V]):
+        super().__init__(codec)
+        self._client = client
+
+    async def get(self, key: bytes | str, **how: Unpack[Reading]) -> Entry[V] | None:
+        """See `AsyncClient.get`."""
+        found = await self._client.get(key, **how)
+        return None if found is None else self.entry(found)
+
+    async def put(self, key: bytes | str, value: V, **how: Unpack[Writing]) -> Timestamp:
+        """See `AsyncClient.put`."""
+        return await self._client.put(key, self.codec.encode(value), **how)
+
+    async def scan(self, prefix: bytes | str = b"", **how: Unpack[Scanning]) -> AsyncIterator[Entry[V]]:
+        """See `AsyncClient.scan`."""
+        async for found in self._client.scan(prefix, **how):
+            yield self.entry(found)
+
+    async def watch(self, prefix: bytes | str = b"", **how: Unpack[Watching]) -> AsyncIterator[Update[V]]:
+        """See `AsyncClient.watch`; the keys of one transaction follow one another, at its version."""
+        async for event in self._client.watch(prefix, **how):
+            for update in self.updates(event):
+                yield update
+
+    async def transact(
+        self, function: Callable[[AsyncTypedTransaction[V]], Awaitable[T]], *, timeout: float | None = None
+    ) -> T:
+        """See `AsyncClient.transact`."""
+        codec = self.codec
+        return await self._client.transact(lambda t: function(AsyncTypedTransaction(t, codec)), timeout=timeout)
+
+
+class AsyncTypedTransaction(Generic[V]):
+    """`InteractiveTransaction` for these values."""
+
+    def __init__(self, inner: InteractiveTransaction, codec: Codec[V]):
+        self._inner = inner
+        self._codec = codec
+
+    async def get(self, key: bytes | str) -> V | None:
+        """See `InteractiveTransaction.get`."""
+        data = await self._inner.get(key)
+        return None if data is None else self._codec.read(key.encode() if isinstance(key, str) else key, data)
+
+    async def scan(
+        self, prefix: bytes | str = b"", *, start: bytes | str = b"", end: bytes | str = b""
+    ) -> dict[bytes, V]:
+        """See `InteractiveTransaction.scan`."""
+        found = await self._inner.scan(prefix, start=start, end=end)
+        return {key: self._codec.read(key, data) for key, data in found.items()}
+
+    def put(self, key: bytes | str, value: V) -> None:
+        """See `InteractiveTransaction.put`."""
+        self._inner.put(key, self._codec.encode(value))
+
+    def delete(self, key: bytes | str) -> None:
+        """See `InteractiveTransaction.delete`."""
+        self._inner.delete(key)

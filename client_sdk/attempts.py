@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TypeVar
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from client_sdk import requests, watching
-from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received, Untrusted
+from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received, Transport, Untrusted
 from client_sdk.errors import (
     ClosedClient,
     Compacted,
@@ -39,6 +39,7 @@ from client_sdk.errors import (
     Unavailable,
 )
 from client_sdk.hedging import Hedges
+from client_sdk.observing import Observed, OnDone
 from client_sdk.requests import ARGUMENTS, Answer, Request, positive_seconds
 from client_sdk.routing import ClusterView, Router
 from kvstore.api.answers import MalformedAnswer
@@ -84,9 +85,11 @@ def _wait(state: RetryCallState) -> float:
 
 class _Call:
     """One request and what its attempts have shown so far. deadline: of the loop's clock. url: who is asked, or has
-    answered. untrusted: how often somebody had no certificate that is trusted."""
+    answered. untrusted: how often somebody had no certificate that is trusted. seen: of one that is to be answered."""
 
-    __slots__ = ("deadline", "maybe_sent", "request", "tried", "untrusted", "url")
+    __slots__ = ("deadline", "maybe_sent", "request", "seen", "tried", "untrusted", "url")
+
+    seen: Observed
 
     def __init__(self, request: Request[Any], deadline: float):
         self.request = request
@@ -107,7 +110,7 @@ class Attempts:
 
     def __init__(
         self, router: Router, timeout: float, attempt_timeout: float, refresh: float, authority: Path | None = None,
-        token: str | None = None,
+        token: str | None = None, transport: Transport | None = None, on_done: OnDone | None = None,
     ):  # fmt: skip
         self.timeout = positive_seconds("timeout", timeout)
         self._router = router
@@ -115,10 +118,10 @@ class Attempts:
         self._refresh_every = positive_seconds("refresh", refresh)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._connections = Connections(authority)
-        self._streams: set[asyncio.WriteTransport] = set()
+        self._connections = Connections(authority, transport)
         self._authorization = _authorization(os.environ.get("KVSTORE_TOKEN", "") if token is None else token)
         self.hedges = Hedges()
+        self.on_done = on_done
         self._refreshing: asyncio.Task[bool] | None = None
         self._refreshed_at = float("-inf")
 
@@ -129,8 +132,6 @@ class Attempts:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
-        for transport in list(self._streams):
-            transport.abort()
         await self.hedges.close()
         await self._connections.close()
 
@@ -138,12 +139,13 @@ class Attempts:
         """Make `request` until its outcome is certain, or its time over."""
         seconds = self.timeout if request.timeout is None else request.timeout
         call = _Call(request, self._own_loop().time() + seconds)
-        if self._view_is_old() and not self._closed:
-            await self._renew_view(call.deadline)
-        try:
-            return await self._attempt(request, call)
-        except _Again as error:
-            return await self._repeat(request, call, seconds, error)
+        with Observed(self.on_done, request.method, request.path) as call.seen:
+            if self._view_is_old() and not self._closed:
+                await self._renew_view(call.deadline)
+            try:
+                return await self._attempt(request, call)
+            except _Again as error:
+                return await self._repeat(request, call, seconds, error)
 
     async def watch(
         self, query: str, after: Timestamp | None, progress: bool, seconds: float | None
@@ -153,10 +155,10 @@ class Attempts:
         call, pause = _Call(requests.cluster(), loop.time() + patience), WATCH_PAUSE_SECONDS
         while not self._closed:
             url, why = self._choose(call.request, call), "the stream ended"
-            tls = self._connections.trusted(url)
-            begins = self._attempt_timeout + ANSWER_GRACE_SECONDS
+            begins, fields = self._attempt_timeout + ANSWER_GRACE_SECONDS, self._authorization
             try:
-                async with aclosing(watching.events(url, query, after, tls, begins, self._streams)) as stream:
+                told = watching.events(self._connections, url, query, fields, after, begins)
+                async with aclosing(told) as stream:
                     async for event in stream:
                         self._router.trust(url)
                         call.deadline, pause = loop.time() + patience, WATCH_PAUSE_SECONDS
@@ -207,6 +209,7 @@ class Attempts:
         if self._closed:
             raise call.give_up("the client was closed", unsent=ClosedClient)
         url = call.url = self._choose(request, call)
+        call.seen.attempts += 1
         try:
             received = await self._exchange(url, call, hedged=request.only is None)
             url = call.url
@@ -242,6 +245,8 @@ class Attempts:
         if url == first:
             return None
         call.maybe_sent = call.maybe_sent or call.request.message_id is not None
+        call.seen.attempts += 1
+        call.seen.hedges += 1
         try:
             received = await self._exchange(url, call)
         except (OSError, TimeoutError):
@@ -284,6 +289,8 @@ class Attempts:
         field, detail = problem.field or "", problem.detail or problem.title
         if field in ARGUMENTS:
             detail, field = detail.replace(field, ARGUMENTS[field], 1), ARGUMENTS[field]
+        if status == 500 and problem.request_id:
+            detail += f" (as request {problem.request_id})"
         facts: dict[str, Any] = {
             "code": problem.code,
             "status": status,

@@ -21,12 +21,14 @@ from client_sdk import requests
 from client_sdk.client import Client
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
+from client_sdk.keyspace import ALL_KEYS
 from client_sdk.requests import Lease
 from client_sdk.routing import find_urls
 from client_sdk.sessions import RENEWALS
 from kvstore.api.answers import entry_json, result_json
-from kvstore.api.codec import id_text, lease_of, operation_name, parse_transaction, text_or_b64
+from kvstore.api.codec import id_text, lease_of, operation_name, parse_transaction
 from kvstore.api.events import CHANGE, PROGRESS, Event, event_json
+from kvstore.api.forms import text_or_b64
 from kvstore.api.model import SCAN_LIMIT_MAX, Consistency, InvalidTransaction
 from kvstore.api.problem import APPLIED, UNKNOWN
 from kvstore.console import (
@@ -34,6 +36,7 @@ from kvstore.console import (
     OUTCOME_UNKNOWN,
     Output,
     OutputOption,
+    Target,
     UserError,
     complain,
     json_line,
@@ -60,15 +63,6 @@ app = make_app("Read and write a cluster's data.")
 lease_app = typer.Typer(help="Keys that go when nobody renews their lease.", no_args_is_help=True)
 app.add_typer(lease_app, name="lease")
 
-Target = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        metavar="DIR|URL",
-        envvar="KVSTORE_CLUSTER",
-        help="A cluster's directory, or URLs or host:port of replicas, with commas.",
-    ),
-]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.001, max=600, help="Seconds, retries included.")]
 MessageIdOption = Annotated[
     str | None,
@@ -96,8 +90,9 @@ MaxAgeOption = Annotated[float | None, typer.Option("--max-age", min=0, help="Se
 
 @app.command("get")
 def get_command(
-    key: str,
     cluster: Target,
+    key: Annotated[str | None, typer.Argument(show_default=False)] = None,
+    prefix: Annotated[str | None, typer.Option(hidden=True, help="As `scan` takes it.")] = None,
     version: VersionOption = None,
     consistency: ConsistencyOption = "linearizable",
     max_age: MaxAgeOption = None,
@@ -106,6 +101,13 @@ def get_command(
     output: OutputOption = Output.text,
 ) -> int:
     """Print a key's value. Status 3 if there is no such key."""
+    if prefix is not None:
+        scan_command(
+            cluster, prefix, version=version, consistency=consistency, max_age=max_age, timeout=timeout, output=output
+        )
+        return 0
+    if key is None:
+        raise UserError("Missing argument KEY")
     name, at = os.fsencode(key), _version("--version", version)
     with open_client(cluster, timeout) as client:
         found = client.get(name, version=at, consistency=consistency, max_age=max_age)
@@ -279,7 +281,7 @@ def txn_command(
         raise UserError(str(error)) from None
     identity = _message_id(message_id)
     with open_client(cluster, timeout) as client:
-        asked = requests.transaction(parsed, message_id=identity, consistency=consistency, max_age=max_age)
+        asked = ALL_KEYS.transaction(parsed, message_id=identity, consistency=consistency, max_age=max_age)
         result = client.run(asked)
     branch = parsed.success if result.succeeded else parsed.failure
     results = [result_json(o, r, str(result.version)) for o, r in zip(branch, result.results, strict=False)]
@@ -327,6 +329,7 @@ def lease_grant_command(
         _say_lease(client.grant_lease(ttl), output)
 
 
+@lease_app.command("keep-alive", hidden=True)  # as etcdctl calls it
 @lease_app.command("keepalive")
 def lease_keepalive_command(
     lease: LeaseArgument,
@@ -347,14 +350,19 @@ def lease_keepalive_command(
 
 
 @lease_app.command("get")
+@lease_app.command("show", hidden=True)
 @lease_app.command("timetolive", hidden=True)  # as etcdctl calls it
 def lease_get_command(
-    lease: LeaseArgument, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text
+    lease: LeaseArgument,
+    cluster: Target,
+    keys: Annotated[bool, typer.Option("--keys", help="And the keys that are attached to it.")] = False,
+    timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
 ) -> int:
     """Print how long a lease lives yet, about. Status 3 if it has gone."""
     identity = _lease(lease)
     with open_client(cluster, timeout) as client:
-        found = client.lease(identity)
+        found = client.lease(identity, keys=keys)
     if found is None:
         return _no_lease()
     _say_lease(found, output)
@@ -362,11 +370,16 @@ def lease_get_command(
 
 
 @lease_app.command("revoke")
-def lease_revoke_command(lease: LeaseArgument, cluster: Target, timeout: Timeout = 10.0) -> int:
+def lease_revoke_command(
+    lease: LeaseArgument, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text
+) -> int:
     """Let a lease go, and with it the keys that are attached to it. Status 3 if it has gone already."""
     identity = _lease(lease)
     with open_client(cluster, timeout) as client:
-        return 0 if client.revoke_lease(identity) else _no_lease()
+        revoked = client.revoke_lease(identity)
+    if output is Output.json:
+        print_json({"revoked": revoked})
+    return 0 if revoked else _no_lease()
 
 
 def _no_lease() -> int:
@@ -377,9 +390,13 @@ def _no_lease() -> int:
 def _say_lease(lease: Lease, output: Output) -> None:
     name = id_text(lease.id)
     if output is Output.json:
-        print_json({"id": name, "ttl": lease.ttl, "left": lease.left, "version": str(lease.version)})
+        told = {"id": name, "ttl": lease.ttl, "left": lease.left, "version": str(lease.version)}
+        keys = {} if lease.keys is None else {"keys": [text_or_b64("key", key) for key in lease.keys]}
+        print_json(told | keys)
     else:
         say(f"{name} {lease.left:g} of {lease.ttl:g} s")
+        for key in lease.keys or ():
+            say(f"  {key.decode(errors='backslashreplace')}")
 
 
 def _lease(text: str) -> bytes:

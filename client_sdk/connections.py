@@ -13,7 +13,9 @@ import asyncio
 import math
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
@@ -44,6 +46,19 @@ class Received(NamedTuple):
     status: int
     fields: dict[str, str]
     body: bytes
+
+
+class Transport:
+    """How clients get their connections: over TCP. One that does it otherwise (`client_sdk.testing`) may stand in the
+    place of a client's target, and says where it leads to. urls: base URLs."""
+
+    urls: tuple[str, ...] = ()
+
+    async def connect(
+        self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        """Connect what `protocol` makes, in the running loop. OSError. Cancellable."""
+        await asyncio.get_running_loop().create_connection(protocol, host, port, ssl=tls)
 
 
 class _Exchange(NamedTuple):
@@ -77,7 +92,7 @@ class _Connection(asyncio.Protocol):
         replica = self._replica
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                await self._loop.create_connection(lambda: self, replica.host, replica.port, ssl=replica.tls)
+                await replica.connect(lambda: self)
         except ssl.SSLCertVerificationError as error:
             self.end(Untrusted(f"its certificate is not trusted: {error.verify_message}"))
         except (OSError, TimeoutError, UnicodeError) as error:
@@ -162,16 +177,16 @@ class _Connection(asyncio.Protocol):
 
 
 class _Replica:
-    """Where a base URL leads. in_use: connections that get requests; retired: those that are about to be closed."""
+    """Where a base URL leads. in_use: connections that get requests; retired: those that are about to be closed.
+    connect: one more, for what this makes."""
 
-    def __init__(self, url: str, tls: Callable[[], ssl.SSLContext]):
+    def __init__(self, url: str, transport: Transport, tls: Callable[[], ssl.SSLContext]):
         parts = urlsplit(url)
         secure = parts.scheme == "https"
-        self.host = parts.hostname or ""
-        self.port = parts.port or (443 if secure else 80)
-        self.tls = tls() if secure else None
+        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+        self.connect = partial(transport.connect, host=host, port=port, tls=tls() if secure else None)
         self.path = parts.path
-        self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\nX-Concurrent: 1\r\n"
+        self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n"
         self.in_use: list[_Connection] = []
         self.retired: list[_Connection] = []
 
@@ -206,8 +221,10 @@ class Connections:
     """Those of one client, for one event loop. authority: whose certificates are trusted, a PEM file; None: those whom
     the system trusts. ValueError: the file cannot be used."""
 
-    def __init__(self, authority: Path | None = None) -> None:
+    def __init__(self, authority: Path | None = None, transport: Transport | None = None) -> None:
         self._tls = None if authority is None else _trusting(authority)
+        self._transport = transport or Transport()
+        self._streams: set[asyncio.WriteTransport] = set()
         self._replicas: dict[str, _Replica] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -220,9 +237,7 @@ class Connections:
         begun(answer, retire): it is sent; whoever has the answer from elsewhere may give it, and then calls `retire`.
 
         NotConnected, Broken, or TimeoutError after so many seconds. Cancellable; then it may have been received."""
-        replica = self._replicas.get(url)
-        if replica is None:
-            replica = self._replicas[url] = _Replica(url, self._context)
+        replica, fields = self._replica(url), f"X-Concurrent: 1\r\n{fields}"
         length = "" if body is None else f"Content-Length: {len(body)}\r\n"
         data = f"{method} {replica.path}{path}{replica.line_end}{fields}{length}\r\n".encode() + (body or b"")
         loop = asyncio.get_running_loop()
@@ -239,9 +254,29 @@ class Connections:
             connection.retire()
             raise
 
-    def trusted(self, url: str) -> ssl.SSLContext | None:
-        """For a connection of one's own to the replica at this base URL; None: without TLS."""
-        return self._context() if urlsplit(url).scheme == "https" else None
+    @asynccontextmanager
+    async def stream(self, url: str, path: str, fields: str) -> AsyncIterator[asyncio.StreamReader]:
+        """What the replica at this base URL answers to a GET, from its first byte on, by a connection of its own.
+        OSError or TimeoutError if there is none."""
+        replica, reader = self._replica(url), asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader, lambda _, writer: made.append(writer))
+        made: list[asyncio.StreamWriter] = []
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+            await replica.connect(lambda: protocol)
+        transport = made[0].transport
+        self._streams.add(transport)
+        try:
+            transport.write(f"GET {replica.path}{path}{replica.line_end}{fields}\r\n".encode())
+            yield reader
+        finally:
+            self._streams.discard(transport)
+            transport.abort()
+
+    def _replica(self, url: str) -> _Replica:
+        replica = self._replicas.get(url)
+        if replica is None:
+            replica = self._replicas[url] = _Replica(url, self._transport, self._context)
+        return replica
 
     def _context(self) -> ssl.SSLContext:
         """One for all, read when it is needed."""
@@ -266,6 +301,8 @@ class Connections:
         """Close every connection. Idempotent."""
         if self._alarm is not None:
             self._alarm.cancel()
+        for transport in list(self._streams):
+            transport.abort()
         connections = [c for r in self._replicas.values() for c in r.connections]
         for connection in connections:
             connection.end(Broken("the client was closed"))

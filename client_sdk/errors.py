@@ -67,6 +67,10 @@ class Lost(KvError):
     """A lease was not renewed in time, or was revoked: what it held, a lock or a leadership, may be another's."""
 
 
+class Undecodable(KvError):
+    """What a key holds is not what its codec reads."""
+
+
 class Changed(NamedTuple):
     """A key that a transaction had read. Versions: ZERO where it was absent. found: None if it is not known."""
 
@@ -81,7 +85,8 @@ class Changed(NamedTuple):
 
 class Conflict(KvError):
     """What an interactive transaction had read was changed before it committed. Nothing was written; run it again.
-    changed: the keys to blame; where one has no version that was `found`, others may be."""
+    changed: the keys to blame; where one has no version that was `found`, others may be. Of a range that was scanned,
+    and that something has come into, its beginning stands there, with the version of the scan."""
 
     def __init__(self, changed: Sequence[Changed]):
         told = "; ".join(map(str, changed[:NAMED_MAX]))

@@ -2,7 +2,13 @@
 
 Reads happen at once, each at its own point of the order, so before the commit they may show states that never existed
 together; writes are buffered. The commit is one transaction: if every key that was read still has the version that was
-seen, all writes are applied, else nothing. So a transaction that commits is strictly serializable, at its commit.
+seen, and no key of a range that was scanned is newer than the scan, all writes are applied, else nothing. So a
+transaction that commits is strictly serializable, at its commit.
+
+A scan is of a version V that is not less than those of all that it has found: what has a greater one at the commit was
+written since. Conversely whatever was written since has a greater one. For each shard that was read had completed
+all up to V: a page's version is the least to which all have, and where something newer was found, everything is read
+once more at the greatest version that was.
 """
 
 from __future__ import annotations
@@ -14,21 +20,26 @@ from typing import Any
 
 from tenacity import RetryCallState, retry_if_exception_type, stop_before_delay
 
-from client_sdk import requests
 from client_sdk.attempts import Attempts
-from client_sdk.errors import Changed, Conflict, ResultsForgotten
+from client_sdk.errors import Changed, Conflict, InvalidRequest, ResultsForgotten, TransactionFailed
+from client_sdk.keyspace import Keyspace
 from client_sdk.operations import as_bytes
 from kvstore.api.model import (
     OPERATIONS_MAX,
+    SCAN_LIMIT_MAX,
     Compare,
     Delete,
     Get,
     KeyValue,
+    NoneNewer,
     Operation,
     OperationResult,
     Put,
+    Range,
     Transaction,
+    between,
 )
+from kvstore.api.model import bounds as range_of
 from multicast.types import ZERO, Timestamp
 
 WAIT_ATTEMPTS = 24
@@ -45,11 +56,13 @@ class InteractiveTransaction:
     version: None until it has committed, then the commit's version. It stays None for one that neither read nor wrote.
     """
 
-    def __init__(self, attempts: Attempts, timeout: float | None):
+    def __init__(self, attempts: Attempts, keys: Keyspace, timeout: float | None):
         self._attempts = attempts
+        self._keys = keys
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._reads: dict[bytes, KeyValue | None] = {}
         self._writes: dict[bytes, bytes | None] = {}
+        self._scans: list[tuple[bytes, bytes, bytes, Timestamp]] = []
         self._done = False
         self.version: Timestamp | None = None
 
@@ -59,9 +72,48 @@ class InteractiveTransaction:
         if name in self._writes:
             return self._writes[name]
         if name not in self._reads:
-            self._reads[name] = await self._attempts.run(requests.get(name, timeout=self._remaining()))
+            self._reads[name] = await self._attempts.run(self._keys.get(name, timeout=self._remaining()))
         found = self._reads[name]
         return None if found is None else found.value
+
+    async def scan(
+        self, prefix: bytes | str = b"", *, start: bytes | str = b"", end: bytes | str = b""
+    ) -> dict[bytes, bytes]:
+        """All keys that begin with `prefix`, are not less than `start` and less than `end`, with their values, in
+        order; this transaction's own writes among them. What comes into the range, changes or goes before the commit
+        is a Conflict. Together a transaction reads and writes at most OPERATIONS_MAX keys."""
+        bounds = Range(as_bytes("prefix", prefix), 1, b"", as_bytes("start", start), as_bytes("end", end))
+        version, found = await self._pages(bounds, None)
+        newest = max([entry.version for entry in found], default=version)
+        if newest > version:
+            version, found = await self._pages(bounds, newest)
+        for entry in found:
+            self._reads.setdefault(entry.key, entry)
+        self._scans.append((bounds.prefix, bounds.start, bounds.end, version))
+        first, last = range_of(bounds)
+        values: dict[bytes, bytes | None] = {entry.key: entry.value for entry in found}
+        values |= {key: value for key, value in self._writes.items() if between(key, first, last)}
+        return {key: value for key, value in sorted(values.items()) if value is not None}
+
+    async def _pages(self, bounds: Range, version: Timestamp | None) -> tuple[Timestamp, list[KeyValue]]:
+        """All of it, and of which version it is."""
+        found: list[KeyValue] = []
+        token: str | None = None
+        while True:
+            page = await self._attempts.run(
+                self._keys.page(
+                    bounds.prefix, start=bounds.start, end=bounds.end, page_size=SCAN_LIMIT_MAX, token=token,
+                    version=None if token else version, timeout=self._remaining(),
+                )
+            )  # fmt: skip
+            version = page.version if version is None else min(version, page.version)
+            found += page.entries
+            if len(found) > OPERATIONS_MAX:
+                detail = f"scan: a transaction reads at most {OPERATIONS_MAX} keys; narrow the range"
+                raise InvalidRequest(detail, code="invalid", field="prefix")
+            token = page.next_page_token
+            if token is None:
+                return version, found
 
     def put(self, key: bytes | str, value: bytes | str) -> None:
         """Write at the commit."""
@@ -81,13 +133,14 @@ class InteractiveTransaction:
         if self._done:
             raise RuntimeError("this transaction has ended")
         self._done = True
-        if not self._reads and not self._writes:
+        if not self._reads and not self._writes and not self._scans:
             return
         expected = {key: found.version if found else ZERO for key, found in self._reads.items()}
         compare = tuple(Compare(key, "version", "==", version) for key, version in expected.items())
         writes: tuple[Operation, ...] = tuple(Delete(k) if v is None else Put(k, v) for k, v in self._writes.items())
+        writes += tuple(NoneNewer(prefix, version, start, end) for prefix, start, end, version in self._scans)
         look = tuple(Get(key) for key in list(expected)[: OPERATIONS_MAX - len(compare) - len(writes)])
-        commit = requests.transaction(Transaction(compare, writes, look), timeout=self._remaining())
+        commit = self._keys.transaction(Transaction(compare, writes, look), timeout=self._remaining())
         try:
             result = await self._attempts.run(commit)
         except ResultsForgotten as error:
@@ -95,6 +148,8 @@ class InteractiveTransaction:
                 self.version = error.version
                 return
             raise Conflict(_changed(expected, ())) from error
+        except TransactionFailed as error:  # nothing else that it asks for is ever impossible
+            raise Conflict([Changed(max(scan[0], scan[1]), scan[3], None) for scan in self._scans]) from error
         if not result.succeeded:
             raise Conflict(_changed(expected, result.results))
         self.version = result.version

@@ -100,6 +100,27 @@ class Add(_Part):
         return model.Add(as_bytes("key", self.key), of_type("delta", self.delta, int))
 
 
+class Min(_Part):
+    """The lesser of a decimal signed 64-bit integer and `value`; an absent key gets `value`. Anything else fails the
+    whole transaction. The result has `value`, what stands there now."""
+
+    key: bytes | str
+    value: int
+
+    def plain(self) -> model.Min:
+        return model.Min(as_bytes("key", self.key), of_type("value", self.value, int))
+
+
+class Max(_Part):
+    """The greater of the two, else as `Min`."""
+
+    key: bytes | str
+    value: int
+
+    def plain(self) -> model.Max:
+        return model.Max(as_bytes("key", self.key), of_type("value", self.value, int))
+
+
 class Append(_Part):
     """Appends; an absent key counts as empty. Beyond the value limit the whole transaction fails. The result has
     `length`, the new one in bytes."""
@@ -145,7 +166,22 @@ class DeleteRange(_Part):
         return model.DeleteRange(*[as_bytes(name, getattr(self, name)) for name in ("prefix", "start", "end")])
 
 
-Operation = Get | Put | Delete | Add | Append | Range | DeleteRange
+class NoneNewer(_Part):
+    """Fails the whole transaction if any key that begins with `prefix`, is not less than `start` and less than `end`
+    (each empty: any) was written after `version`, by anybody else; and if there are more than RANGE_KEYS_MAX in one
+    shard. Of a deleted key nothing is known: compare the versions of those that were there."""
+
+    prefix: bytes | str
+    version: Timestamp
+    start: bytes | str = b""
+    end: bytes | str = b""
+
+    def plain(self) -> model.NoneNewer:
+        prefix, *others = [as_bytes(name, getattr(self, name)) for name in ("prefix", "start", "end")]
+        return model.NoneNewer(prefix, of_type("version", self.version, Timestamp), *others)
+
+
+Operation = Get | Put | Delete | Add | Min | Max | Append | Range | DeleteRange | NoneNewer
 
 
 def transaction(

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from client_sdk import rights
-from client_sdk.cli import Target, Timeout, open_client
+from client_sdk.cli import Timeout, open_client
 from kvstore.api.rights import PermissionJson
-from kvstore.console import Output, OutputOption, UserError, make_app, print_json, say
+from kvstore.console import Output, OutputOption, Target, UserError, make_app, print_json, say, tell
 
 app = make_app("Who may do what.")
 role_app = typer.Typer(help="What the holders of tokens may do.", no_args_is_help=True)
@@ -32,6 +32,7 @@ def role_put(
     admin: Annotated[bool, typer.Option("--admin", help="Change the cluster, and rights.")] = False,
     monitor: Annotated[bool, typer.Option("--monitor", help="See metrics.")] = False,
     timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
 ) -> None:
     """Make a role, or change it: from now on it is for that, and nothing else."""
     permissions = [PermissionJson(access=["read"], prefix=prefix) for prefix in read or ()]
@@ -43,15 +44,17 @@ def role_put(
         raise UserError("say what it is for: --read, --write, --lease, --admin, --monitor")
     with open_client(cluster, timeout) as client:
         client.run(rights.put_role(name, permissions))
-    say(f"role {name}: {len(permissions)} permission(s)")
+    tell(output, {"role": name, "permissions": permissions}, f"role {name}: {len(permissions)} permission(s)")
 
 
 @role_app.command("delete")
-def role_delete(name: str, cluster: Target, timeout: Timeout = 10.0) -> None:
+def role_delete(
+    name: str, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text
+) -> None:
     """Take a role from all who have it."""
     with open_client(cluster, timeout) as client:
         client.run(rights.delete_role(name))
-    say(f"role {name}: nobody has it")
+    tell(output, {"role": name, "deleted": True}, f"role {name}: nobody has it")
 
 
 @role_app.command("list")
@@ -79,7 +82,7 @@ def token_create(
     """Make a token and print it. It is told here, once, and nowhere else."""
     with open_client(cluster, timeout) as client:
         made = client.run(rights.make_token(name, role or []))
-    print_json(made) if output is Output.json else say(made.token)
+    tell(output, made, made.token)
 
 
 @token_app.command("revoke")
@@ -87,11 +90,12 @@ def token_revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The second part of the token.")],
     cluster: Target,
     timeout: Timeout = 10.0,
+    output: OutputOption = Output.text,
 ) -> None:
     """Take a token back."""
     with open_client(cluster, timeout) as client:
         client.run(rights.delete_token(token_id))
-    say(f"token {token_id}: not known any more")
+    tell(output, {"id": token_id, "revoked": True}, f"token {token_id}: not known any more")
 
 
 @token_app.command("list")

@@ -27,6 +27,7 @@ from urllib.parse import quote
 from client_sdk import requests
 from client_sdk.attempts import Attempts
 from client_sdk.errors import KvError, Lost
+from client_sdk.keyspace import Keyspace
 from client_sdk.operations import Compare, Get, Put, as_bytes, of_type
 from kvstore.api.model import KeyValue
 from multicast.types import ZERO, Timestamp
@@ -94,16 +95,17 @@ async def session(attempts: Attempts, ttl: float, timeout: float | None) -> Asyn
 class Queue:
     """Those who have written a key under one name, in the order of their create versions. kind: of the names."""
 
-    def __init__(self, attempts: Attempts, kind: str, name: str):
+    def __init__(self, attempts: Attempts, keys: Keyspace, kind: str, name: str):
         if not of_type("name", name, str):
             raise ValueError("name: not empty")
         self._attempts = attempts
+        self._keys = keys
         self._prefix = f"{kind}/{{{quote(name, safe='')}}}/".encode()
 
     async def enter(self, session: Session, value: bytes) -> Timestamp:
         """Write the key, unless this session has; its create version."""
         key = self.key_of(session)
-        asked = requests.txn(
+        asked = self._keys.txn(
             [Compare(key, "create_version", "==", ZERO)], [Put(key, value, session.lease)], [Get(key)]
         )  # fmt: skip
         result = await self._attempts.run(asked)
@@ -130,7 +132,7 @@ class Queue:
             if time.monotonic() >= deadline:
                 raise TimeoutError("others were before for too long")
             await asyncio.sleep(min(pause, max(deadline - time.monotonic(), 0)))
-            found = await self._attempts.run(requests.get(entry.key))
+            found = await self._attempts.run(self._keys.get(entry.key))
             if found is None or found.create_version != entry.create_version:
                 return
             pause = min(2 * pause, POLL_SECONDS_MAX)
@@ -140,7 +142,7 @@ class Queue:
         found: list[KeyValue] = []
         token: str | None = None
         while True:
-            asked = requests.page(self._prefix, page_size=1000, token=token, timeout=None)
+            asked = self._keys.page(self._prefix, page_size=1000, token=token, timeout=None)
             page = await self._attempts.run(asked)
             found += page.entries
             token = page.next_page_token
@@ -149,7 +151,7 @@ class Queue:
 
     async def leave(self, session: Session) -> None:
         """Delete the key."""
-        await self._attempts.run(requests.delete(self.key_of(session)))
+        await self._attempts.run(self._keys.delete(self.key_of(session)))
 
     def key_of(self, session: Session) -> bytes:
         """The session's, under this name."""
@@ -177,10 +179,12 @@ class Lock:
 
 
 @asynccontextmanager
-async def lock(attempts: Attempts, name: str, ttl: float, timeout: float | None) -> AsyncIterator[Lock]:
+async def lock(
+    attempts: Attempts, keys: Keyspace, name: str, ttl: float, timeout: float | None
+) -> AsyncIterator[Lock]:
     """Held while the block runs."""
     deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
-    queue = Queue(attempts, "locks", name)
+    queue = Queue(attempts, keys, "locks", name)
     async with session(attempts, ttl, timeout) as own:
         token = await queue.enter(own, b"")
         await queue.wait(own, token, deadline)
@@ -190,8 +194,8 @@ async def lock(attempts: Attempts, name: str, ttl: float, timeout: float | None)
 class Election:
     """Those who want to lead under a name. Made by `election` of the clients."""
 
-    def __init__(self, attempts: Attempts, name: str, own: Session):
-        self._queue = Queue(attempts, "elections", name)
+    def __init__(self, attempts: Attempts, keys: Keyspace, name: str, own: Session):
+        self._queue = Queue(attempts, keys, "elections", name)
         self._session = own
 
     @property

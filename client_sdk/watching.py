@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncGenerator
-from urllib.parse import urlsplit
 
-from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
-from client_sdk.errors import Compacted, InvalidRequest
+from client_sdk.connections import Connections
+from client_sdk.errors import Compacted, Denied, InvalidRequest
 from client_sdk.requests import ARGUMENTS
 from kvstore.api.events import CHANGE, COMPACTED, PROGRESS, Event, EventReader
 from kvstore.api.http1 import Fields
@@ -34,26 +32,18 @@ class Refused(Exception):
         """What ends the watch: no other replica would say something else."""
         problem = self.problem
         if problem is not None and not problem.retryable and self.status < 500:
-            kind = Compacted if problem.code == COMPACTED else InvalidRequest
+            kind = Denied if self.status in (401, 403) else Compacted if problem.code == COMPACTED else InvalidRequest
             field = problem.field or ""
             raise kind(str(self), code=problem.code, status=self.status, field=ARGUMENTS.get(field, field)) from None
 
 
 async def events(
-    url: str, query: str, after: Timestamp | None, tls: ssl.SSLContext | None, seconds: float,
-    streams: set[asyncio.WriteTransport],
-) -> AsyncGenerator[Event, None]:  # fmt: skip
-    """Those of one stream, until it ends. seconds: until it begins. streams: it is there while it is open.
+    connections: Connections, url: str, query: str, fields: str, after: Timestamp | None, seconds: float
+) -> AsyncGenerator[Event, None]:
+    """Those of one stream, until it ends. fields: as in `Connections.exchange`. seconds: until it begins.
     Refused, OSError, TimeoutError, MalformedAnswer."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if tls else 80)
-    async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-        reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=tls)
-    streams.add(writer.transport)
-    try:
-        begin = f"&from={after}" if after is not None else ""
-        host = parts.netloc.rpartition("@")[2]
-        writer.write(f"GET {parts.path}/v1/watch?{query}{begin} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    begin = f"&from={after}" if after is not None else ""
+    async with connections.stream(url, f"/v1/watch?{query}{begin}", fields) as reader:
         async with asyncio.timeout(seconds):
             await _begin(reader)
         found = EventReader()
@@ -64,9 +54,6 @@ async def events(
                 return
             for event in found.feed(data):
                 yield event
-    finally:
-        streams.discard(writer.transport)
-        writer.transport.abort()
 
 
 async def _begin(reader: asyncio.StreamReader) -> None:

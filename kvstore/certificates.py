@@ -30,7 +30,8 @@ VALID_DAYS = 825
 class Certificates:
     """Of one replica, for its peers and for its clients. ConfigError names the file that cannot be used.
 
-    clients: for the HTTP port; None: it is served without TLS."""
+    clients: for the HTTP port; None: it is served without TLS. expires: when the certificate in use ends, seconds since
+    1970."""
 
     def __init__(self, directory: Path, config: ClusterConfig, replica: ReplicaConfig):
         where = directory / config.tls
@@ -47,6 +48,7 @@ class Certificates:
                 self.clients.minimum_version = ssl.TLSVersion.TLSv1_2
                 self.clients.set_alpn_protocols(["http/1.1"])
                 self.clients.load_cert_chain(*self._files)
+            self.expires = _end_of(certificate)
         except (ssl.SSLError, OSError) as error:
             raise ConfigError(f"{certificate} and {key.name}, or {AUTHORITY}: {error}") from None
 
@@ -58,9 +60,16 @@ class Certificates:
             self.peers.renew()
             if self.clients is not None:
                 self.clients.load_cert_chain(*self._files)
+            self.expires = _end_of(self._files[0])
         except (ssl.SSLError, OSError) as error:
             return f"{self._files[0]} and {self._files[1].name}: {error}"
         return ""
+
+
+def _end_of(certificate: Path) -> float:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
 
 
 def files_of(where: Path, replica_id: ProcessId) -> tuple[Path, Path]:
@@ -68,8 +77,9 @@ def files_of(where: Path, replica_id: ProcessId) -> tuple[Path, Path]:
     return where / f"replica-{replica_id}.pem", where / f"replica-{replica_id}.key"
 
 
-def make(directory: Path, config: ClusterConfig, say: Callable[[str], None], renew: bool = False) -> None:
-    """Make the authority, unless there is one, and what certificates are missing; with renew, all of replicas.
+def make(directory: Path, config: ClusterConfig, say: Callable[[str], None], renew: bool = False) -> list[Path]:
+    """Make the authority, unless there is one, and what certificates are missing; with renew, all of replicas. The
+    certificates of replicas that were made.
 
     ConfigError: the cluster has no `tls`, or certificates are missing and the authority's key is not here.
     """
@@ -105,6 +115,7 @@ def make(directory: Path, config: ClusterConfig, say: Callable[[str], None], ren
         say(f"{certificate}: until {until:%Y-%m-%d}, for {', '.join(names_of(config, replica))}")
     if not wanted:
         say(f"{where}: every replica has a certificate")
+    return [files_of(where, replica.id)[0] for replica in wanted]
 
 
 def names_of(config: ClusterConfig, replica: ReplicaConfig) -> list[str]:

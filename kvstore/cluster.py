@@ -15,32 +15,24 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from kvstore import certificates
-from kvstore.config import (
-    ClusterConfig,
-    ConfigError,
-    ReplicaConfig,
-    check_exposure,
-    claim,
-    load,
-    replica_directory,
-)
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
 from kvstore.console import ERROR_PREFIX
-from kvstore.process import Handle, PortBusy, check_port, running
+from kvstore.identity import claim
+from kvstore.process import Handle, PortBusy, check_port, is_here, running
+from multicast.types import ProcessId
 
 LOG_FILE = "log"
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 KILL_GRACE_SECONDS = 10.0
 HTTP_SECONDS = 2.0
-
 
 
 class ClusterError(Exception):
@@ -70,19 +62,6 @@ class Started(msgspec.Struct):
             lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
         told = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
         return told[-1] if told else (lines[-1][:300] if lines else f"exit status {self.process.returncode}")
-
-
-class ReplicaStatus(msgspec.Struct):
-    """One line of `kvstore cluster status`. state: "ready", "not ready", "not answering" or "down"."""
-
-    id: int
-    shard: int
-    url: str
-    pid: int | None
-    state: str
-    role: str
-    position: int | None
-    details: dict[str, Any] = {}
 
 
 def fetch(
@@ -137,7 +116,7 @@ def start(
     directory: Path, config: ClusterConfig, replica: ReplicaConfig, lost_disk: bool = False, insecure: bool = False
 ) -> Started:
     """Start one replica as a process. ClusterError for a busy port, ConfigError for a directory that is another
-    cluster's or is gone (lost_disk: see `claim`; insecure: see `check_exposure`)."""
+    cluster's or is gone (lost_disk: see `kvstore.identity.claim`; insecure: see `check_exposure`)."""
     home = claim(directory, config, replica.id, lost_disk)
     try:
         check_port(replica.host, replica.peer_port, "peer port")
@@ -163,19 +142,24 @@ def start(
 
 
 def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> list[Started]:
-    """Start every replica that is down, and wait until all are ready; those that this call started.
+    """Start every replica of this machine that is down, and wait until all are ready; those that this call started.
 
     NotAll, once all others are ready: some cannot be started, or do not become ready. Whatever runs goes on. insecure:
     see `check_exposure`.
     """
     config = open_cluster(directory)
-    if not insecure:
-        for replica in config.present:
-            check_exposure(config, replica)
+    here = [replica for replica in config.present if is_here(replica.host)]
+    for replica in here if not insecure else ():
+        check_exposure(config, replica)
+    away = ", ".join(f"replica {r.id} ({r.address})" for r in config.present if r not in here)
+    if not here:
+        raise ClusterError(f"all replicas are of other machines: {away}")
+    if away:
+        say(f"of other machines: {away}")
     started: list[Started] = []
     problems: list[str] = []
     try:
-        for replica in config.present:
+        for replica in here:
             if running(replica_directory(directory, replica.id)) is None:
                 try:
                     started.append(start(directory, config, replica, insecure=insecure))
@@ -194,11 +178,13 @@ def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> l
 def wait_ready(
     directory: Path, config: ClusterConfig, started: list[Started], problems: list[str], say: Callable[[str], None]
 ) -> list[Started]:
-    """Until every replica is ready that can be; adds why one is not. Returns those that have ended meanwhile."""
+    """Until every replica of this machine is ready that can be; adds why one is not. Returns those that have ended
+    meanwhile. Those of other machines may run."""
     alive = {r.id for r in config.present if running(replica_directory(directory, r.id))} | {
         one.replica.id for one in started
     }
     waiting = [replica for replica in config.present if replica.id in alive]
+    alive |= {replica.id for replica in config.present if not is_here(replica.host)}
     ended: list[Started] = []
     deadline = time.monotonic() + READY_SECONDS
     while waiting:
@@ -226,11 +212,13 @@ def wait_ready(
     return ended
 
 
-def down(directory: Path, say: Callable[[str], None]) -> bool:
-    """Stop every running replica: SIGTERM to all, then wait. False if one had to be killed."""
+def down(directory: Path, say: Callable[[str], None], only: Collection[ProcessId] = ()) -> bool:
+    """Stop every running replica, or only these: SIGTERM to all, then wait. False if one had to be killed."""
     config = open_cluster(directory)
     handles = []
     for replica in config.present:
+        if only and replica.id not in only:
+            continue
         handle = Handle.of(replica_directory(directory, replica.id))
         if handle is not None:
             handles.append((replica.id, handle))
@@ -250,6 +238,40 @@ def down(directory: Path, say: Callable[[str], None]) -> bool:
     if not handles:
         say("no replica is running")
     return clean
+
+
+def restart(
+    directory: Path, say: Callable[[str], None], insecure: bool = False, only: Collection[ProcessId] = ()
+) -> list[Started]:
+    """Restart the replicas that run here, or only these, one after the other, while the shards go on; those that were.
+    ClusterError: another one is not ready, or one does not come back: then the rest stays as it is."""
+    config = open_cluster(directory)
+    if not insecure:
+        for replica in config.present:
+            check_exposure(config, replica)
+    wanted = [config.replica(one) for one in only] or [
+        r for r in config.present if running(replica_directory(directory, r.id)) is not None
+    ]
+    done: list[Started] = []
+    for replica in wanted:
+        others = [r for r in config.present if r.shard == replica.shard and r.id != replica.id]
+        late = [r.id for r in others if not _becomes_ready(r)]
+        if late:
+            raise ClusterError(f"replica {replica.id} stays as it is: replica {late[0]} of its shard is not ready")
+        down(directory, say, [replica.id])
+        problems: list[str] = []
+        done.append(start(directory, config, replica, insecure=insecure))
+        wait_ready(directory, msgspec.structs.replace(config, replicas=(replica,)), done[-1:], problems, say)
+        if problems:
+            raise ClusterError(problems[0])
+    return done
+
+
+def _becomes_ready(replica: ReplicaConfig) -> bool:
+    deadline = time.monotonic() + HTTP_SECONDS
+    while not (ready := is_ready(replica)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return ready
 
 
 def stop_started(directory: Path, started: list[Started], say: Callable[[str], None]) -> None:
@@ -292,24 +314,3 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def status(directory: Path) -> list[ReplicaStatus]:
-    """Every replica of the cluster, whether it runs or not."""
-    config = open_cluster(directory)
-    return [_status(directory, config, replica) for replica in config.present]
-
-
-def _status(directory: Path, config: ClusterConfig, replica: ReplicaConfig) -> ReplicaStatus:
-    pid = running(replica_directory(directory, replica.id))
-    line = ReplicaStatus(replica.id, replica.shard, replica.url, pid, "down", "", None)
-    if pid is None:
-        return line
-    line.state = "not answering"
-    with contextlib.suppress(OSError, msgspec.DecodeError, KeyError):
-        answer = msgspec.json.decode(fetch(f"{replica.url}/v1/cluster")[1])
-        if answer["cluster_id"] == config.cluster_id:
-            line.details = answer["replica"]
-            line.state = "ready" if line.details["ready"] else "not ready"
-            line.role, line.position = line.details["role"], line.details["position"]
-    return line

@@ -20,13 +20,11 @@ from kvstore.fields import find_unknown
 from kvstore.limits import Limits
 from kvstore.process import is_loopback
 from multicast import registry
-from multicast.parts.rejoin import can_return
 from multicast.protocol import Options
 from multicast.types import GroupId, ProcessId, Topology
 
 FORMAT = 1
 CLUSTER_FILE = "cluster.json"
-IDENTITY_FILE = "identity.json"
 HTTP_PORT_OFFSET = 100
 BASE_PORT = 7400
 DURABILITIES = ("fsync", "os")
@@ -76,6 +74,15 @@ class ReplicaConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return f"{scheme}://{f'[{self.address}]' if ':' in self.address else self.address}:{self.http_port}"
 
 
+class LogSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What a replica logs. slow_request_ms: a request that took longer; 0: none. admin: who changed the cluster or its
+    rights, or made a backup. writes: who wrote which keys; off by default, for it is a line per write."""
+
+    slow_request_ms: int = 1_000
+    admin: bool = True
+    writes: bool = False
+
+
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """epoch: how often replicas or shards were added, or replicas removed, since. added_shards: those shards.
     durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
@@ -101,6 +108,7 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     added_shards: tuple[GroupId, ...] = ()
     replicas: tuple[ReplicaConfig, ...]
     limits: Limits = Limits()
+    log: LogSettings = LogSettings()
 
     @property
     def cluster(self) -> bytes:
@@ -124,7 +132,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
     def map(self) -> ShardMap:
         first = {replica.shard for replica in self.replicas} - {*self.added_shards}
-        return ShardMap.from_json(self.shard_map).after({}, first)
+        known = ShardMap.from_json(self.shard_map)
+        return ShardMap(known.version, known.slots, first)
 
     def options(self) -> Options:
         """The protocol's options: those of the file, the hybrid clock, and the deduplication window."""
@@ -138,6 +147,16 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
                 return replica
         raise ConfigError(f"no replica {replica_id} in this cluster; it has {_listed([r.id for r in self.replicas])}")
 
+    def named(self, text: str) -> ReplicaConfig:
+        """The replica with this id, or by whose address, or the first part of it, it is called. ConfigError."""
+        if text.isdigit():
+            return self.replica(int(text))
+        found = [r for r in self.replicas if text in (r.address, r.address.partition(".")[0])]
+        if len(found) != 1:
+            addresses = ", ".join(sorted({r.address for r in self.replicas}))
+            raise ConfigError(f"{text[:100]!r} is the address of {len(found)} replicas; they have {addresses}")
+        return found[0]
+
     def with_replica(self, replica: ReplicaConfig) -> ClusterConfig:
         """The same, but for the one with this id, which may be new."""
         by_id = {one.id: one for one in self.replicas} | {replica.id: replica}
@@ -149,22 +168,6 @@ def _by_shard(replicas: Iterable[ReplicaConfig]) -> dict[GroupId, tuple[ProcessI
     for replica in replicas:
         shards.setdefault(replica.shard, []).append(replica.id)
     return {shard: tuple(shards[shard]) for shard in sorted(shards)}
-
-
-class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`DIR/replicas/<id>/identity.json`: whose data lies in this directory.
-
-    `cluster init` leaves it there, so that a directory without it is known to be lost. started: it has run, so its
-    journal is not empty. lost_disk: it came back without its disk (`serve --lost-disk`) and began a new journal.
-    """
-
-    format: int
-    cluster_id: str
-    replica: ProcessId
-    shard: GroupId
-    protocol: str
-    started: bool = True
-    lost_disk: bool = False
 
 
 def _listed(ids: list[int]) -> str:
@@ -186,10 +189,12 @@ def new_cluster(
     archive: str = "archive",
     tls: str = "",
     machines: Sequence[str] = (),
+    names: str = "",
 ) -> ClusterConfig:
     """A cluster of `shards` x `replicas`. Replica i: peer port base + i, HTTP port base + 100 + i. All are on one
     machine; or of every shard the first replica is on the first of `machines`, and so on: their addresses, on which the
-    replicas listen unless `host` is one of ALL_ADDRESSES."""
+    replicas listen unless `host` is one of ALL_ADDRESSES; or each has a machine of its own, by these `names`, and the
+    same ports: {id}, {shard} and {member}, its place in the shard, stand in them."""
     count = shards * replicas
     if shards < 1 or replicas < 1:
         raise ConfigError(f"a cluster has at least one shard of one replica, not {shards} of {replicas}")
@@ -197,6 +202,14 @@ def new_cluster(
         raise ConfigError(f"at most {HTTP_PORT_OFFSET} replicas on one machine, not {count}")
     if machines and len(set(machines)) != replicas:
         raise ConfigError(f"machines: {replicas} different ones for {replicas} replicas per shard, not {machines}")
+    if machines and names:
+        raise ConfigError("machines or names: give one of them")
+    addresses = [machines[i % replicas] if machines else "" for i in range(count)]
+    if names:
+        try:
+            addresses = [names.format(id=i, shard=i // replicas, member=i % replicas) for i in range(count)]
+        except (LookupError, ValueError):
+            raise ConfigError(f"names: {{id}}, {{shard}} and {{member}} may stand in them, not {names!r}") from None
     config = ClusterConfig(
         format=FORMAT,
         cluster_id=cluster_id,
@@ -209,10 +222,10 @@ def new_cluster(
             ReplicaConfig(
                 id=i,
                 shard=i // replicas,
-                host=machines[i % replicas] if machines and host not in ALL_ADDRESSES else host,
-                advertise=machines[i % replicas] if machines and host in ALL_ADDRESSES else advertise,
-                peer_port=base_port + i,
-                http_port=base_port + HTTP_PORT_OFFSET + i,
+                host=addresses[i] if addresses[i] and host not in ALL_ADDRESSES else host,
+                advertise=addresses[i] if addresses[i] and host in ALL_ADDRESSES else advertise,
+                peer_port=base_port + (0 if names else i),
+                http_port=base_port + HTTP_PORT_OFFSET + (0 if names else i),
                 https=bool(tls),
             )
             for i in range(count)
@@ -236,12 +249,13 @@ def load(directory: Path) -> ClusterConfig:
 
 def parse(data: bytes, source: str) -> ClusterConfig:
     """A checked configuration. ConfigError begins with `source`."""
-    config: ClusterConfig = _decode(data, ClusterConfig, source, FORMAT)
+    config: ClusterConfig = decode(data, ClusterConfig, source, FORMAT)
     check(config, source)
     return config
 
 
-def _decode(data: bytes, model_type: type[Any], source: str, newest: int) -> Any:
+def decode(data: bytes, model_type: type[Any], source: str, newest: int) -> Any:
+    """A JSON object of a format up to `newest`. ConfigError begins with `source`."""
     try:
         raw = json.loads(data)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -284,6 +298,8 @@ def check(config: ClusterConfig, source: str) -> None:
         fail(f"dedup_window_ms: from 1000 to 86400000, not {config.dedup_window_ms}")
     if problem := config.limits.problem():
         fail(problem)
+    if not 0 <= config.log.slow_request_ms <= 600_000:
+        fail(f"log.slow_request_ms: from 0 to 600000, not {config.log.slow_request_ms}")
     _check_replicas(config, fail)
     _check_protocol(config, fail)
 
@@ -364,17 +380,6 @@ def save(directory: Path, config: ClusterConfig) -> Path:
     return path
 
 
-def create(directory: Path, config: ClusterConfig, new: Iterable[ReplicaConfig] = ()) -> Path:
-    """Make `directory` with `cluster.json`, and the identities of `new`, else of all, that have not run; the path."""
-    for replica in new or config.replicas:
-        home = replica_directory(directory, replica.id)
-        home.mkdir(parents=True, exist_ok=True)
-        path = home / IDENTITY_FILE
-        if not path.exists() or not _read_identity(path).started:
-            write_atomically(path, json_text(_identity(config, replica.id, started=False)))
-    return save(directory, config)
-
-
 def json_text(value: Any) -> bytes:
     """Indented JSON, for files that people read."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
@@ -398,103 +403,3 @@ def write_atomically(path: Path, data: bytes) -> None:
 def replica_directory(directory: Path, replica_id: ProcessId) -> Path:
     """Everything that one replica keeps."""
     return directory / "replicas" / str(replica_id)
-
-
-def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_disk: bool = False) -> Path:
-    """The replica's directory. ConfigError if it is somebody else's, or if what was in it is gone.
-
-    lost_disk: that is known; the replica is to come back without it. Then its directory is made anew and marked, so
-    that it is said once. ConfigError if the directory is intact, or the cluster cannot take such a replica back.
-    """
-    home = replica_directory(directory, replica_id)
-    path = home / IDENTITY_FILE
-    own = _identity(config, replica_id)
-    if lost_disk:
-        _check_lost_disk(home, config, replica_id)
-    if not path.exists():
-        if not lost_disk and not _has_data(home):
-            raise ConfigError(f"{home} is missing or empty: {lost_disk_remedy(directory, config, replica_id)}")
-        home.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json_text(msgspec.structs.replace(own, lost_disk=lost_disk)))
-        return home
-    found = _read_identity(path)
-    if found.cluster_id != own.cluster_id:
-        raise ConfigError(
-            f"{home} belongs to cluster {found.cluster_id}, not to {own.cluster_id}; nothing in it was changed"
-        )
-    for name in ("replica", "shard", "protocol"):
-        if getattr(found, name) != getattr(own, name) and (found.started or name == "replica"):
-            raise ConfigError(
-                f"{home} holds the data of {name} {getattr(found, name)}, but {CLUSTER_FILE} says "
-                f"{getattr(own, name)}; nothing in it was changed"
-            )
-    if not found.started and own != msgspec.structs.replace(found, started=True):
-        write_atomically(path, json_text(msgspec.structs.replace(own, started=False)))  # changed before its first start
-    if lost_disk and not found.lost_disk:
-        write_atomically(path, json_text(msgspec.structs.replace(found, started=True, lost_disk=True)))
-    return home
-
-
-def identity(home: Path) -> Identity:
-    """Of a claimed directory."""
-    return _read_identity(home / IDENTITY_FILE)
-
-
-def mark_started(home: Path) -> None:
-    """From now on an empty journal is a lost one. Durable on return."""
-    found = identity(home)
-    if not found.started:
-        write_atomically(home / IDENTITY_FILE, json_text(msgspec.structs.replace(found, started=True)))
-
-
-def lost_disk_remedy(directory: Path, config: ClusterConfig, replica_id: ProcessId) -> str:
-    """What to do about a replica whose data is gone."""
-    problem = cannot_return(config, replica_id)
-    if problem:
-        return f"this replica has run before and its data is gone, and it cannot come back without it: {problem}"
-    return (
-        "what this replica has promised the others is gone, so it must not start as if it were new; if its disk is "
-        f"lost, start it once with: kvstore serve --dir {directory} --replica {replica_id} --lost-disk"
-    )
-
-
-def _identity(config: ClusterConfig, replica_id: ProcessId, started: bool = True) -> Identity:
-    return Identity(
-        format=FORMAT,
-        cluster_id=config.cluster_id,
-        replica=replica_id,
-        shard=config.replica(replica_id).shard,
-        protocol=config.protocol,
-        started=started,
-    )
-
-
-def _read_identity(path: Path) -> Identity:
-    found: Identity = _decode(path.read_bytes(), Identity, str(path), FORMAT)
-    return found
-
-
-def _has_data(home: Path) -> bool:
-    return any(path.is_file() for name in ("journal", "data") for path in (home / name).glob("*"))
-
-
-def cannot_return(config: ClusterConfig, replica_id: ProcessId) -> str:
-    """Why the cluster cannot take this replica back without its disk; empty if it can."""
-    if not registry.load(config.protocol).specification.survives_lost_disk:
-        return f"the protocol {config.protocol} does not survive the loss of a disk"
-    shard = config.replica(replica_id).shard
-    replicas = len(config.shards[shard])
-    if not can_return(replicas):
-        return f"shard {shard} has {replicas} replica(s), and without this one no majority is left that remembers"
-    return ""
-
-
-def _check_lost_disk(home: Path, config: ClusterConfig, replica_id: ProcessId) -> None:
-    problem = cannot_return(config, replica_id)
-    if problem:
-        raise ConfigError(f"--lost-disk: {problem}")
-    if _has_data(home):
-        raise ConfigError(
-            f"--lost-disk: {home} holds a journal or data, which it would forget; start without this option, or, if it "
-            "is damaged, move the directory away first; nothing in it was changed"
-        )

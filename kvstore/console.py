@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +35,16 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print the result.")]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        "--endpoints",
+        metavar="DIR|URL",
+        envvar="KVSTORE_CLUSTER",
+        help="A cluster's directory, or URLs or host:port of replicas, with commas.",
+    ),
+]
 
 
 def make_app(help_text: str) -> typer.Typer:
@@ -80,6 +91,16 @@ def _say_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def instead(app: typer.Typer, name: str, sentence: str) -> None:
+    """A command that others have and we have not, whatever follows it: it says what to do instead."""
+
+    def command() -> None:
+        raise UserError(sentence)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    app.command(name, hidden=True, context_settings=anything)(command)
+
+
 def say(text: str) -> None:
     """A line of the result, or of what happens."""
     print(text, flush=True)
@@ -103,3 +124,20 @@ def json_line(value: Any) -> str:
 def print_json(value: Any) -> None:
     """The value as indented JSON."""
     say(msgspec.json.format(json_line(value), indent=2))
+
+
+def tell(output: Output, value: Any, text: str) -> None:
+    """The result of a command: the value for programs, the text for people."""
+    print_json(value) if output is Output.json else say(text)
+
+
+def beside(output: Output) -> Callable[[str], None]:
+    """Who says what happens before there is a result: to programs it is none."""
+    return remark if output is Output.json else say
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as what stands in them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

@@ -29,17 +29,8 @@ from kvstore.cluster import (
     stop_started,
     wait_ready,
 )
-from kvstore.config import (
-    ClusterConfig,
-    ConfigError,
-    ReplicaConfig,
-    check,
-    check_exposure,
-    create,
-    replica_directory,
-    save,
-)
-from kvstore.members import GUARDED
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check, check_exposure, replica_directory, save
+from kvstore.identity import create
 from kvstore.process import Handle, running
 from multicast import registry
 from multicast.types import GroupId, ProcessId, new_message_id
@@ -93,7 +84,8 @@ def add_shard(
     say: Callable[[str], None], insecure: bool = False,
 ) -> tuple[GroupId, list[Started]]:
     """Make a new shard of so many replicas, start them on this machine, and make it known to all others; returns when
-    all that run know it. It has no slots. The same command given again after a failure goes on with the same shard.
+    all that run know it. It has no slots, and begins with a move of none, which brings it the rights of the others. The
+    same command given again after a failure goes on with the same shard.
 
     ports: of the first, for its peers and for HTTP; the others get the following ones. None: the next ones.
     ClusterError, ConfigError: why it cannot be.
@@ -101,8 +93,6 @@ def add_shard(
     config = open_cluster(directory)
     first = min(config.shards)
     _check_change(config, first)
-    if config.root:
-        raise ConfigError(GUARDED)
     if replicas < 1:
         raise ConfigError(f"a shard has at least one replica, not {replicas}")
     known = {shard.id for shard in _told_by(config, first).shards}
@@ -123,6 +113,7 @@ def add_shard(
         stop_started(directory, started, say)
         raise
     _have_changed(config, first, {"found": founders})
+    _move(config, first, shard, (), lambda: _has_begun(config, shard))
     _wait_known(config, shard, say)
     return shard, started
 
@@ -239,9 +230,24 @@ def _have_changed(
 def move_slots(
     directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
 ) -> None:
-    """Move these slots, ranges of first and last, from one shard to the other: step by step, each under an id that it
-    keeps, through any replica that answers. ClusterError says why nothing moves; then it may be asked for again."""
-    urls = itertools.cycle([replica.url for replica in open_cluster(directory).present])
+    """Move these slots, ranges of first and last, from one shard to the other. ClusterError says why nothing moves;
+    then it may be asked for again."""
+    config = open_cluster(directory)
+    for shard in (source, target):
+        if shard not in config.shards:
+            raise ClusterError(f"nothing was moved: there is no shard {shard}")
+    if steps := _move(config, source, target, slots, lambda: _has(directory, target, slots)):
+        say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
+    else:
+        say(f"shard {target} has these slots already")
+
+
+def _move(
+    config: ClusterConfig, source: int, target: int, slots: Sequence[tuple[int, int]], is_done: Callable[[], bool]
+) -> int:
+    """Step by step, each under an id that it keeps, through any replica that answers. How many steps; 0 if `is_done`
+    says that it was so before. ClusterError."""
+    urls = itertools.cycle([replica.url for replica in config.present])
     body = msgspec.json.encode({"source": source, "target": target, "slots": slots})
     steps, more = 0, True
     while more:
@@ -257,14 +263,13 @@ def move_slots(
             if status == 200:
                 break
             another = told.get("retryable") or told.get("code") in ("id_expired", "id_in_future")  # its clock is off
-            if not another and _has(directory, target, slots):
-                say(f"shard {target} has these slots already")
-                return
+            if not another and is_done():
+                return 0
             if not another or time.monotonic() > give_up_at:
                 raise ClusterError(f"nothing was moved, after {steps} step(s): {told.get('detail')}")
             time.sleep(POLL_SECONDS)
         steps, more = steps + 1, told["more"]
-    say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
+    return steps
 
 
 def rebalance(directory: Path, target: GroupId, say: Callable[[str], None]) -> None:
@@ -290,6 +295,11 @@ def _ranges(slots: Sequence[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((slot, slot))
     return ranges
+
+
+def _has_begun(config: ClusterConfig, shard: GroupId) -> bool:
+    """Whether one of its replicas says so."""
+    return shard in [known.id for known in _told_by(config, shard).shards]
 
 
 def _has(directory: Path, shard: int, slots: Sequence[tuple[int, int]]) -> bool:

@@ -19,25 +19,15 @@ from typing import Any
 
 import structlog
 
+from kvstore import identity
 from kvstore.api.cluster import ClusterJson, LimitsJson
-from kvstore.api.model import Consistency, Transaction
-from kvstore.config import (
-    NO_ARCHIVE,
-    ClusterConfig,
-    ConfigError,
-    ReplicaConfig,
-    claim,
-    identity,
-    load,
-    lost_disk_remedy,
-    mark_started,
-    save,
-)
+from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig, load, save
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, Refused, Told
 from kvstore.core.replica import Replica
 from kvstore.core.rights import Rights
 from kvstore.core.signals import signals_for
 from kvstore.disk import open_disk
+from kvstore.leaders import Leaders
 from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
 from kvstore.storage.backend import NoSpace
 from kvstore.storage.cut import Cut
@@ -94,11 +84,12 @@ class LiveReplica:
         self.me = config.replica(replica_id)
         self._random = random.Random(random.SystemRandom().getrandbits(256))
         self._directory = directory
-        self._home = claim(directory, config, replica_id)
+        self._home = identity.claim(directory, config, replica_id)
         self._failpoints, self._tls = failpoints, tls
         self._addresses = {r.id: r.peer_address for r in config.replicas}
         self._addresses[replica_id] = (self.me.host, self.me.peer_port)
         self._failure = ""
+        self._leaders = Leaders()
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
@@ -127,10 +118,10 @@ class LiveReplica:
             self._store = Store.open(
                 backend, config.cluster, replica_id, config.limits.history_ms * 1000, config.limits.history_bytes_max
             )
-            known = identity(home)
+            known = identity.read(home)
             self._lost_disk = known.lost_disk
             if known.started and not known.lost_disk and not self._journal.end and not self._store.position:
-                remedy = lost_disk_remedy(self._directory, config, replica_id)
+                remedy = identity.lost_disk_remedy(self._directory, config, replica_id)
                 raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             opened.pop_all()
             self._closed = False
@@ -161,7 +152,7 @@ class LiveReplica:
 
     async def start(self) -> None:
         """Recover and join the others. OSError or PortBusy if the peer port cannot be had."""
-        mark_started(self._home)
+        identity.mark_started(self._home)
         self.failed = asyncio.get_running_loop().create_future()
         self.removed = asyncio.get_running_loop().create_future()
         await self._begin()
@@ -281,23 +272,11 @@ class LiveReplica:
 
     # -- what the HTTP interface needs (kvstore.http.app.Node) --------------------------------------------------------
 
-    def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None,
-        consistency: Consistency = "linearizable", age_us: int = 0,
-    ) -> int:
-        return self._request(Execute(message_id, transaction, at, consistency, age_us), answer)
-
-    def lookup(self, message_id: MessageId, answer: Told) -> int:
-        return self._request(Lookup(message_id), answer)
-
-    def follow(self, asked: Follow, answer: Told) -> int:
-        return self._request(asked, answer)
-
-    def _request(self, request: Execute | Lookup | Follow, answer: Told) -> int:
+    def request(self, asked: Execute | Lookup | Follow, answer: Told) -> int:
         try:
             if self._host is None:
                 raise HostStopped("this replica is recovering")
-            return self._host.request(request, partial(_told, answer))
+            return self._host.request(asked, partial(_told, answer))
         except Overloaded as error:
             answer(Refused("overloaded", str(error), retryable=True, outcome="not_applied"))
         except HostStopped as error:
@@ -315,8 +294,7 @@ class LiveReplica:
 
     def change_members(self, wanted: Wanted) -> bool:
         assert self._host is not None
-        guarded = bool(self.config.root) or self._replica.rights.known
-        return ask_for(wanted, self._protocol, self.new_message_id(), self._host.submit, guarded)
+        return ask_for(wanted, self._protocol, self.new_message_id(), self._host.submit)
 
     def _on_members(self) -> None:
         """The members of a shard have changed: some may be new."""
@@ -373,6 +351,7 @@ class LiveReplica:
         if self._host is None:
             return {**status, "role": "starting", "position": 0, "completed": 0}
         status |= self._host.status()
+        status["leader_changes"], status["leaderless_seconds"] = self._leaders.changes, self._leaders.seconds_without()
         status["disk_free_bytes"] = self._room
         status["write_buffer_bytes"] = self._store.pending_bytes
         status["store"] = self._replica.status()
@@ -389,7 +368,7 @@ class LiveReplica:
             shard_map=self._replica.moves.map.to_json(),
             dedup_window_ms=config.dedup_window_ms,
             limits=limits,
-            shards=shards_json(config, self._protocol.topology, leader_of),
+            shards=shards_json(config, self._protocol.topology, self._replica.moves.map.shards, leader_of),
             replica=self.status(),
         )
 
@@ -411,6 +390,7 @@ class LiveReplica:
     # -- from the write buffer to LMDB --------------------------------------------------------------------------------
 
     def _on_batch(self, batch: Batch) -> None:
+        self._leaders.look(self._protocol)
         if batch.journal:
             self._written = batch.number
         if self._store.pending_bytes >= self.config.limits.commit_bytes:

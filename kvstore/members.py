@@ -7,7 +7,7 @@ is left to be done. So no answer can be lost, and no change takes place twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -40,8 +40,6 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     found: tuple[ReplicaConfig, ...] = ()
 
 
-GUARDED = "a cluster with tokens or roles takes no further shard: that would not know them; add shards before"
-
 
 class Unfit(Exception):
     """It cannot be done; the text says why."""
@@ -64,21 +62,20 @@ def with_new(config: ClusterConfig, topology: Membership) -> ClusterConfig:
 
 
 def shards_json(
-    config: ClusterConfig, topology: Membership, leader_of: Callable[[GroupId], ProcessId | None]
-) -> list[ShardJson]:
-    """For clients."""
+    config: ClusterConfig, topology: Membership, begun: Collection[GroupId],
+    leader_of: Callable[[GroupId], ProcessId | None],
+) -> list[ShardJson]:  # fmt: skip
+    """For clients. begun: the shards that take requests."""
     return [
         ShardJson(id=shard, leader=leader_of(shard), replicas=[ReplicaJson(r, config.replica(r).url) for r in members])
-        for shard, members in topology.groups.items()
+        for shard, members in topology.groups.items() if shard in begun
     ]
 
 
 def ask_for(
-    wanted: Wanted, protocol: MulticastProtocol, message_id: MessageId, submit: Callable[[AppMessage], None],
-    guarded: bool = False,
-) -> bool:  # fmt: skip
-    """At a replica of the shard. guarded: there are rights, which a new shard would not know: it would judge
-    transactions otherwise than the others do. Whether nothing is left to be done. Unfit."""
+    wanted: Wanted, protocol: MulticastProtocol, message_id: MessageId, submit: Callable[[AppMessage], None]
+) -> bool:
+    """At a replica of the shard. Whether nothing is left to be done. Unfit."""
     group, name = protocol.group, protocol.specification.name
     if not protocol.specification.changes_members:
         raise Unfit(f"the protocol {name} does not change the members of a shard")
@@ -86,8 +83,6 @@ def ask_for(
         raise Unfit(f"replica {wanted.add.id} is to belong to shard {wanted.add.shard}; ask there")
     if wanted.found:
         founding = founding_for(protocol.topology, group, wanted.found)
-        if founding is not None and guarded:
-            raise Unfit(GUARDED)
         if founding is not None:
             submit(AppMessage(message_id, (group,), founding_payload(founding), protocol.self_id))
         return founding is None

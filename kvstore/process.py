@@ -146,6 +146,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_here(host: str) -> bool:
+    """Whether this machine has the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            return not (error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror))
+    return True
+
+
 class PortBusy(Exception):
     """Somebody else listens on a port that we need."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore import config
+from kvstore import config, identity
 from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, open_cluster, start, wait_ready
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.process import Handle
@@ -43,7 +43,7 @@ def replace_replica(
     """
     before = open_cluster(directory)
     old = before.replica(replica_id)
-    if problem := config.cannot_return(before, replica_id):
+    if problem := identity.cannot_return(before, replica_id):
         raise ConfigError(f"replica {replica_id} cannot be replaced: {problem}")
     new: ReplicaConfig = msgspec.structs.replace(old, **changes, since=time.time_ns() // 1000)
     if not insecure:

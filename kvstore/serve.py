@@ -7,31 +7,32 @@ import contextlib
 import errno
 import faulthandler
 import gc
-import logging
 import os
 import resource
 import signal
 import socket
 import ssl
-import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, cast
 
 import structlog
 
 from kvstore.certificates import Certificates
-from kvstore.config import ClusterConfig, ConfigError, check_exposure, claim, load
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load
+from kvstore.founding import adopt, settle
 from kvstore.host import LiveReplica
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
+from kvstore.identity import claim
+from kvstore.logs import STANDARD_ERROR, set_up_logging
 from kvstore.process import PortBusy, ReplicaLock, check_port, is_loopback, port_user
+from kvstore.settings import resolved
 from multicast.runtime.failpoints import Failpoints
 from multicast.types import ProcessId
 
 BACKLOG = 1024
-STANDARD_ERROR = 2
 REMOVED = "replica {} was removed from its shard: it ends, and its directory is needed no more"
 HTTP_CLOSE_SECONDS = 1.0
 """For answers that are on their way out."""
@@ -47,48 +48,22 @@ class ServeError(Exception):
     """The replica cannot start, or ended badly; one line."""
 
 
-class Log:
-    """Standard error for lines that may be lost: a full disk under it, or a closed pipe, fails nothing that must be
-    done."""
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(STANDARD_ERROR, text.encode("utf-8", "replace"))
-
-    def flush(self) -> None:
-        """Nothing is kept."""
-
-
-def set_up_logging() -> None:
-    """JSON lines on standard error. Values of keys and requests are never logged."""
-    sys.stderr = cast(TextIO, Log())
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    line = '{"level": "%(levelname)s", "logger": "%(name)s", "event": %(message)r}'
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=line)
-
-
 def serve(
     directory: Path,
-    replica_id: ProcessId,
+    replica: str,
     lost_disk: bool = False,
     failpoints: Path | None = None,
     insecure: bool = False,
+    bootstrap: Path | None = None,
+    flags: Sequence[str] = (),
 ) -> None:
-    """Run one replica until SIGTERM or SIGINT. ServeError if it cannot start or fails. lost_disk: see `claim`.
-    failpoints: see `Failpoints`; ConfigError unless the whole cluster is on loopback. insecure: without it, ConfigError
-    unless this replica is."""
-    config = load(directory)
-    me = config.replica(replica_id)
+    """Run one replica (`ClusterConfig.named`) until SIGTERM or SIGINT. ServeError if it cannot start or fails.
+    lost_disk: see `identity.claim`. failpoints: see `Failpoints`; ConfigError unless the whole cluster is on loopback.
+    insecure: without it, ConfigError unless this replica is. bootstrap: see `kvstore.founding`. flags: see `settings`.
+    """
+    config = load(directory) if bootstrap is None else adopt(directory, bootstrap)
+    me = config.named(replica)
+    replica_id = me.id
     if me.removed:
         print(REMOVED.format(replica_id))
         return
@@ -97,9 +72,12 @@ def serve(
     if failpoints and not all(is_loopback(replica.host) for replica in config.replicas):
         raise ConfigError("--failpoints is for tests: every replica of the cluster must be on a loopback address")
     certificates = Certificates(directory, config, me) if config.tls else None
+    own = resolved(config, os.environ, flags)
+    set_up_logging()
+    if bootstrap is not None:
+        lost_disk = asyncio.run(_settled(directory, config, me, certificates)) or lost_disk
     lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     try:
-        set_up_logging()
         _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
         faulthandler.enable(STANDARD_ERROR)  # a memory map on a failing disk ends a process by a signal
@@ -107,9 +85,22 @@ def serve(
         check_port(me.host, me.peer_port, "peer port")
         check_port(me.host, me.http_port, "HTTP port")
         faults = Failpoints(failpoints) if failpoints else None
-        asyncio.run(_serve(directory, config, replica_id, faults, certificates))
+        asyncio.run(_serve(directory, own, replica_id, faults, certificates))
     finally:
         lock.release()
+
+
+async def _settled(
+    directory: Path, config: ClusterConfig, me: ReplicaConfig, certificates: Certificates | None
+) -> bool:
+    """See `settle`. SIGTERM ends the waiting as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await settle(directory, config, me, certificates.clients if certificates else None)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def _serve(
@@ -123,7 +114,10 @@ async def _serve(
     loop.add_signal_handler(signal.SIGHUP, _renew, certificates)
     _log.info("starting", replica=replica_id, pid=os.getpid(), cluster=config.cluster_id, protocol=config.protocol)
     replica = LiveReplica(directory, config, replica_id, failpoints, certificates.peers if certificates else None)
-    api = HttpApi(replica, config.limits, Metrics(replica.status), config.cors_origins, bytes.fromhex(config.root))
+    metrics = Metrics(replica.status)
+    if certificates is not None:
+        metrics.certificate_expires = lambda: certificates.expires
+    api = HttpApi(replica, config.limits, metrics, config.cors_origins, bytes.fromhex(config.root), config.log)
     factory = ApiServer(api)
     server = await _listen(factory, config, replica_id, certificates.clients if certificates else None)
     try:

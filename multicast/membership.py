@@ -35,12 +35,13 @@ something be acknowledged in ballot b of view v by a majority of v, and let b' >
 A ballot of a view before v that begins late: of its majorities, one of v - 1 or v has promised a ballot of v, which is
 higher.
 
-Who is added vouches for nothing (REJOINING, as who has lost its disk, parts.rejoin) until it has the state of a ballot
+Who is added acknowledges nothing (REJOINING, as who has lost its disk, parts.rejoin) until it has the state of a ballot
 whose view it belongs to, and the history that this leaves out. It has no past that it could have forgotten, so nobody
-need answer it first. Who is removed helps the new view to begin, and is told then, by whoever belongs to it
-(`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader of a later view than the first sends
-`ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of an unknown view is not counted until
-then.
+need answer it first, and it promises ballots as others do, by rule 2: it counts only where its view has begun, so all
+that was acknowledged before is with a majority of that view without it. Who is removed helps the new view to begin, and
+is told then, by whoever belongs to it (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader
+of a later view than the first sends `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of
+an unknown view is not counted until then.
 
 Groups, too, can be added while the others work (`Founding`, `parts.founding`). Of a group that it does not know a
 process knows no members: what it has for that group goes to nobody, and is repeated.
@@ -99,6 +100,12 @@ class Founding(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 MESSAGES = (ViewIs, ViewAsk, GroupIs)
+VIEW_PREFIX = b"V"
+
+
+def view_key(group: GroupId, number: int) -> bytes:
+    """Under which a process puts that view of this group."""
+    return VIEW_PREFIX + group.to_bytes(2, "big") + number.to_bytes(4, "big")
 
 
 def founding_payload(founding: Founding) -> bytes:
@@ -207,8 +214,10 @@ class Views:
         """Whether their promises are enough for a ballot of the last view."""
         return is_majority(self.counting[0], voters)
 
-    def can_begin(self, joiners: Collection[ProcessId]) -> bool:
-        """Whether it is enough for a ballot of the last view that these have joined it."""
+    def can_begin(self, ballot: Ballot, joiners: Collection[ProcessId]) -> bool:
+        """Whether it is enough for this ballot that these have joined it."""
+        if ballot.view != self.latest:
+            return self.has_quorum(ballot, joiners)
         return all(is_majority(members, joiners) for members in self.counting)
 
     # -- told, and on disk --------------------------------------------------------------------------------------------
@@ -269,6 +278,14 @@ class Membership(Topology):
         self.founded.append(group.group)
         self.follow(group.group)
         return True
+
+    def restore(self, values: Mapping[bytes, bytes], own: GroupId, begun: int | None) -> None:
+        """All views, as they were put under `view_key`. own: the process's group; begun: see `Views.restore`."""
+        for group, views in self.views.items():
+            key = view_key(group, 0)[:-4]
+            saved = {int.from_bytes(k[-4:], "big"): v for k, v in values.items() if k[:-4] == key}
+            views.restore(saved, begun if group == own else None)
+            self.follow(group)
 
     def note_of(self, process: ProcessId) -> bytes:
         """See `Change`."""

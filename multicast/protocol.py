@@ -225,6 +225,10 @@ class Electing(Protocol):
     @property
     def is_member(self) -> bool: ...
 
+    @property
+    def promises(self) -> bool:
+        """Whether it may promise: as a member, or as one that is new in its group."""
+
     def on_clock(self, off: bool, now: int) -> None: ...
 
     def on_connected(self, peer: ProcessId, up: bool, now: int) -> None: ...
@@ -363,6 +367,10 @@ class MulticastProtocol:
     def is_member(self) -> bool:
         """False from `Saved.lost` until this process has been readmitted."""
         return self.election is None or self.election.is_member
+
+    def promises(self) -> bool:
+        """Whether it may promise ballots: as a member, or as one that is new in its group."""
+        return self.election is None or self.election.promises
 
     def waits_for(self) -> Sequence[GroupId]:
         """Other groups without whose word the first undelivered message here is not going to be delivered, as far as

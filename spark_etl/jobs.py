@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,19 +20,21 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from rich.console import Console
 
-from spark_etl import bench as benchmark
-from spark_etl import html_histories
-from spark_etl.bench_input import Shape
+from spark_etl.bench import measure as benchmark
+from spark_etl.bench import rows
+from spark_etl.bench.inputs import Shape
 from spark_etl.blackbox import report as histories
 from spark_etl.blackbox.command import Request
 from spark_etl.blackbox.command import report as judge_files
 from spark_etl.blackbox.history import BadHistory
-from spark_etl.frames import SHARDS_MAX
-from spark_etl.report import Report, console, render, to_json, visible
+from spark_etl.frames.relations import SHARDS_MAX
+from spark_etl.ingest.show import show as record_at
+from spark_etl.ingest.tables import Unreadable
+from spark_etl.page import histories as histories_page
+from spark_etl.report import Report, console, render, render_violation, to_json, visible
 from spark_etl.session import CannotStart
-from spark_etl.show import show as record_at
 from spark_etl.stages import Progress, Stages, write
-from spark_etl.tables import Unreadable
+from spark_etl.watch import Round
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -91,6 +94,52 @@ def audit(
         stages.publish(report, _file(json), html)
         terminal = _console(json, to_json(report))
         render(report, terminal)
+        print(f"page: {stages.page(html)}", file=terminal.file)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def watch(
+    run_dir: RunDir,
+    every: Annotated[float, typer.Option(help="seconds from the beginning of a round to the next", min=0.0)] = 2.0,
+    rounds: Annotated[int, typer.Option(help="end after so many; 0: when interrupted", min=0)] = 0,
+    json: Json = None,
+    html: Html = None,
+    out: Out = None,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+    history: HistoryExpected = True,
+    quiet: Quiet = False,
+) -> None:
+    """Follow a run that goes on.
+
+    A line with the verdict every few seconds; what is violated at once, with the reason. Interrupted (Ctrl-C), it
+    prints the last report. It can be started again, and goes on where it was.
+
+    Exit status: that of the last report: 0 valid; 1 something is violated; 2 it could not decide.
+
+    \b
+    python -m spark_etl watch run/first
+    python -m spark_etl watch run/first --every 10 --out tables
+    """
+    terminal = console(sys.stderr if json == STANDARD_OUTPUT else None)
+
+    def told(found: Round) -> None:
+        if not quiet:
+            print(time.strftime("%H:%M:%S"), found.line(), file=terminal.file, flush=True)
+        for name, violation in found.alarms:
+            print(f"ALARM: {name} is violated", file=terminal.file)
+            render_violation(violation, terminal)
+        if found.alarms and found.report is not None:
+            stages.publish(found.report, _file(json), html)
+
+    with _stage("watch", quiet) as progress:
+        stages = Stages(run_dir, out, master, memory, progress)
+        report = stages.watch(expect_history=history, every=every, rounds=rounds, told=told)
+        if report is None:
+            raise typer.Exit(2)
+        stages.publish(report, _file(json), html)
+        render(report, _console(json, to_json(report)))
         print(f"page: {stages.page(html)}", file=terminal.file)
     raise typer.Exit(report.exit_code)
 
@@ -191,7 +240,7 @@ def check_history(
         if (file := _file(json)) is not None:
             write(file, histories.to_json(report))
         if html is not None:
-            write(html, html_histories.page(report, request.files).encode())
+            write(html, histories_page.page(report, request.files).encode())
     terminal = _console(json, histories.to_json(report))
     if path.is_file():
         histories.render_one(report.histories[0], terminal)
@@ -206,6 +255,8 @@ def bench(
     shards: Annotated[int, typer.Option(help="each with a clock of its own", min=1, max=SHARDS_MAX)] = 8,
     replicas: Annotated[int, typer.Option(help="of each shard", min=1, max=9)] = 3,
     seed: Annotated[int, typer.Option(help="another one, another run")] = 1,
+    hot: Annotated[float, typer.Option(help="the share of all operations that is on one key", min=0.0, max=1.0)] = 0.0,
+    stale: Annotated[bool, typer.Option("--stale", help="one read is stale: the run is violated")] = False,
     directory: Annotated[Path | None, typer.Option("--dir", help="keep the tables there")] = None,
     json: Annotated[Path | None, typer.Option(help="write the numbers there, as JSON")] = None,
     master: Master = "local[*]",
@@ -218,15 +269,40 @@ def bench(
 
     \b
     python -m spark_etl bench --transactions 1000000 --json bench.json
+    python -m spark_etl bench --transactions 1000000 --stale
     """
     with _stage("bench", quiet) as progress:
-        shape = Shape(transactions, shards, replicas, seed)
+        shape = Shape(transactions, shards, replicas, seed, hot, stale)
         result = benchmark.run(shape, directory, master, memory, progress)
         if json is not None:
             json.parent.mkdir(parents=True, exist_ok=True)
             json.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
         benchmark.render(result, console())
     raise typer.Exit(benchmark.exit_code(result))
+
+
+@app.command("bench-table")
+def bench_table(
+    transactions: Annotated[int, typer.Option(help="of each row", min=1000)] = 100_000,
+    large: Annotated[int, typer.Option(help="of the row of many", min=1000)] = 400_000,
+    best_of: Annotated[int, typer.Option(help="how often each row is measured", min=1)] = 1,
+    run: Annotated[Path | None, typer.Option(help="the directory of a run: its audit is a row, too")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the numbers there, as JSON")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure how fast the checks are, on several inputs.
+
+    Each in a new process: the first audit of a session (cold), the second one (warm), and a plain scan of its tables.
+
+    \b
+    python -m spark_etl bench-table --run run/first
+    python -m spark_etl bench-table --transactions 5000000 --large 20000000 --best-of 3 --json bench.json
+    """
+    with _stage("bench-table", quiet) as progress, tempfile.TemporaryDirectory(prefix="audit-bench-") as out:
+        result = rows.measure(transactions, large, best_of, run, Path(out), progress)
+        if json is not None:
+            write(json, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+        rows.render(result, console())
 
 
 @app.command()

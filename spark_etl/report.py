@@ -172,6 +172,8 @@ class Report(msgspec.Struct):
 
 PLACES_SHOWN = 4
 """Log lines of one violation that a terminal shows."""
+STEPS_SHOWN = 24
+"""Steps of a cycle that a terminal shows."""
 TEXT_MAX = 2_000
 """Characters of one text that are shown; the JSON has it whole."""
 
@@ -225,11 +227,7 @@ def render(report: Report, console: Console) -> None:
             if not violation.steps and violation.sentence in shown:
                 continue  # a read of what nobody wrote counts against several properties
             shown.add(violation.sentence)
-            _line(console, Text.assemble((violation.name, "bold red"), f": {visible(violation.sentence)}"))
-            for step in violation.steps:
-                _line(console, Text(visible(f"    {step}")))
-            if violation.evidence:
-                _line(console, Text(visible(f"    log lines: {_places(violation.evidence)}"), "dim"))
+            render_violation(violation, console)
         if p.violations > len(p.examples) > 0:
             _line(console, Text(f"    and {p.violations - len(p.examples)} more against {p.name}"))
     for p in report.properties:
@@ -240,6 +238,18 @@ def render(report: Report, console: Console) -> None:
     for note in report.notes:
         _line(console, Text(visible(f"note: {note}"), "dim"))
     _line(console, Text.assemble("verdict: ", (report.verdict, _STYLES[report.verdict]), f" ({report.seconds:.1f} s)"))
+
+
+def render_violation(violation: Violation, console: Console) -> None:
+    """Its sentence, of a cycle one per edge, and where the log lines are."""
+    _line(console, Text.assemble((violation.name, "bold red"), f": {visible(violation.sentence)}"))
+    more = len(violation.steps) - STEPS_SHOWN
+    for step in violation.steps[: STEPS_SHOWN if more > 0 else None]:
+        _line(console, Text(visible(f"    {step}")))
+    if more > 0:
+        _line(console, Text(f"    … and {more:,} more steps, in the JSON"))
+    if violation.evidence:
+        _line(console, Text(visible(f"    log lines: {_places(violation.evidence)}"), "dim"))
 
 
 def _places(found: list[Evidence]) -> str:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -174,11 +174,17 @@ HISTORY = StructType(
         StructField("told", StringType()),
         StructField("shard", IntegerType()),
         StructField("position", LongType()),
+        StructField("consistency", StringType()),
+        StructField("age_us", LongType()),
+        StructField("places", MapType(IntegerType(), LongType())),
+        StructField("seen", BinaryType()),
         StructField("damage", StringType()),
     ]
 )
 """One row per line of a client history. asked, told: JSON, as there, or null. shard, position: of a read without an id
-of its own, else null and 0 (`kvstore.core.audit.HistoryEvent`). `damage`: null, or why the line could not be read."""
+of its own, else null and 0 (`kvstore.core.audit.HistoryEvent`). consistency, age_us: null unless a read may miss
+something. places: shard -> position. seen: not null of the answers that have places, or instead of them a version, this
+one; `version` is null then. `damage`: null, or why the line could not be read."""
 
 FRAMES = StructType(
     [

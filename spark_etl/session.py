@@ -1,4 +1,4 @@
-"""Starting and stopping Spark: local, quiet, on loopback only, with everything temporary inside one directory."""
+"""Starting and stopping Spark: quiet, with everything temporary inside one directory; a local one on loopback only."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ SMALL_INPUT_BYTES = 512 * 1024 * 1024
 of 100 records that was half of the processor time."""
 
 _SMALL_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 _SMALL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -69,13 +70,13 @@ def _start(directory: Path, temporary: Path, master: str, memory: str, small: bo
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    root = str(Path(__file__).resolve().parent.parent)  # workers import the data sources by name
-    if root not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    root = Path(__file__).resolve().parent.parent  # workers import these packages by name; it may be an archive
+    if str(root) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    if local := master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **(_LOOPBACK if local else {"spark.executorEnv.PYTHONPATH": f"{root}{os.pathsep}{root.name}"}),
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary}{_SMALL_JVM if small else ''}",
         "spark.local.dir": str(temporary),

@@ -6,15 +6,14 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_etl import html
-from spark_etl.audit import Audit
-from spark_etl.report import Report, from_json, to_json
-from spark_etl.session import check_java, spark_session
-from spark_etl.tables import (
+from spark_etl.audit.runner import Audit
+from spark_etl.ingest.tables import (
     SMALL_EXTRACTION_BYTES,
     Extraction,
     Unreadable,
@@ -25,6 +24,10 @@ from spark_etl.tables import (
     sources,
     total_bytes,
 )
+from spark_etl.page import run as run_page
+from spark_etl.report import Report, from_json, to_json
+from spark_etl.session import check_java, spark_session
+from spark_etl.watch import Round, Watch
 
 Progress = Callable[[str], None]
 
@@ -50,6 +53,22 @@ class Stages:
             if size > SMALL_EXTRACTION_BYTES:
                 return self._audit_in_spark(expect_history)
             return self._audit(expect_history)
+
+    def watch(self, *, expect_history: bool, every: float, rounds: int, told: Callable[[Round], None]) -> Report | None:
+        """Follow a run that goes on, until interrupted or for so many rounds (0: for ever), which begin at least so
+        many seconds after one another. Returns what was found last."""
+        check_java()
+        self._exists()
+        with alone(self.run, self.out), spark_session(self.out, self.master, self.memory) as spark:
+            watch = Watch(spark, self.run, self.out, expect_history=expect_history)
+            with suppress(KeyboardInterrupt):
+                for number in count(1):
+                    began = time.monotonic()
+                    told(watch.round())
+                    if number == rounds:
+                        break
+                    time.sleep(max(0.0, every - (time.monotonic() - began)))
+            return watch.report
 
     def _audit(self, expect_history: bool) -> Report:
         self.progress("extracting, and starting Spark")
@@ -111,7 +130,7 @@ class Stages:
         for path in {self.out / REPORT, json or self.out / REPORT}:
             write(path, to_json(report))
         if page:
-            write(self.page(page_at), html.page(report).encode())
+            write(self.page(page_at), run_page.page(report).encode())
 
     def page(self, wanted: Path | None) -> Path:
         """Where the page is."""

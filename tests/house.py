@@ -77,6 +77,9 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("kvstore", ("kvstore", "multicast")),
     ("client_sdk.cli", ("client_sdk", "kvstore.api", "kvstore.console", "multicast.types")),
     ("client_sdk.rights_cli", ("client_sdk", "kvstore.api", "kvstore.console")),
+    ("client_sdk.testing", ("client_sdk", "kvstore.http", "kvstore.limits", "kvstore.memory")),
+    ("client_sdk.locks_cli", ("client_sdk", "kvstore.api", "kvstore.console")),
+    ("client_sdk.etcd_cli", ("client_sdk", "kvstore.console")),
     ("client_sdk", ("kvstore.api", "multicast.types")),
     ("workloads.cli", ("client_sdk", "kvstore", "multicast.registry", "workloads")),
     ("workloads.__main__", ("kvstore.extras", "workloads")),
@@ -387,7 +390,7 @@ def _checks(function: ast.AST, checking: set[str]) -> bool:
 FOLDERS = {
     "parts": "multicast.parts", "protocols": "multicast.protocols", "runtime": "multicast.runtime",
     "simulation": "multicast.simulation", "core": "kvstore.core", "storage": "kvstore.storage",
-    "checks": "spark_etl.checks", "blackbox": "spark_etl.blackbox",
+    "checks": "spark_etl.checks", "blackbox": "spark_etl.blackbox", "certify": "spark_etl.certify",
 }  # fmt: skip
 """Packages that are called by their last name."""
 Classes = Mapping[str, list[ast.ClassDef]]
@@ -397,7 +400,8 @@ _FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)+[\w-]+\.(?:py|md)\b")
 
 ROOMS = (
     "multicast", "multicast.parts", "multicast.runtime", "multicast.simulation", "multicast.simulation.experiments",
-    "multicast.simulation.latency", "kvstore.core", "spark_etl.checks", "workloads.bench",
+    "multicast.simulation.latency", "kvstore.core", "workloads.bench",
+    *(f"spark_etl.{room}" for room in ("audit", "bench", "checks", "frames", "ingest", "page", "search")),
 )  # fmt: skip
 """Packages whose docstring has a line for everything that is in them: `    name   what it is`."""
 

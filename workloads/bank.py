@@ -25,7 +25,8 @@ from pathlib import Path
 
 import msgspec
 
-from client_sdk import AsyncClient, KvError, OutcomeUnknown, Result, ResultsForgotten, requests
+from client_sdk import AsyncClient, KvError, OutcomeUnknown, Result, ResultsForgotten
+from client_sdk.keyspace import ALL_KEYS
 from kvstore.api.model import Add, Compare, Get, Put, Transaction
 from kvstore.core import audit
 from multicast.types import ZERO, MessageId, Timestamp, new_message_id
@@ -139,7 +140,7 @@ class Bank:
             self.history.invoke(process, message_id, f, asked=audit.asked(compare, success, failure))
         try:
             transaction = Transaction(tuple(compare), tuple(success), tuple(failure))
-            result = await self.store.run(requests.transaction(transaction, message_id=message_id, timeout=timeout))
+            result = await self.store.run(ALL_KEYS.transaction(transaction, message_id=message_id, timeout=timeout))
         except KvError as error:
             return self._lost(process, message_id, f, error)
         except BaseException:

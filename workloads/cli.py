@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from client_sdk import KvError, rights_cli
+from client_sdk import KvError, etcd_cli, locks_cli, rights_cli
 from client_sdk import cli as client
 from kvstore import cli as server
 from kvstore.console import Output, OutputOption, UserError, make_app, say
@@ -117,6 +117,7 @@ def nemesis_command(
     moves: Annotated[bool, typer.Option(help="Slots move between the shards.")] = True,
     backups: Annotated[bool, typer.Option(help="Backups are made and verified.")] = True,
     members: Annotated[bool, typer.Option(help="Replicas are added and removed.")] = True,
+    growth: Annotated[bool, typer.Option(help="A shard is added.")] = True,
 ) -> int:
     """Run a new cluster on this machine under load and faults, and judge it: exit status 0 only if nothing is wrong."""
     from multicast.registry import UnknownProtocol
@@ -128,7 +129,7 @@ def nemesis_command(
         raise UserError(f"nemesis: --minutes is more than 0 and at most {24 * 60}, not {minutes:g}")
     try:
         names = tuple(name.strip() for name in only.split(",") if name.strip())
-        wanted = zip(KINDS, (moves, backups, members), strict=True)
+        wanted = zip(KINDS, (moves, backups, members, growth), strict=True)
         kinds = tuple(kind for kind, there in wanted if there)
         plan = run.Plan(seed, minutes, protocol, directory, audit=audit, only=names, operations=kinds)
         return run.command(plan, json, say)
@@ -145,4 +146,4 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit."""
-    server.main(arguments, client.app, rights_cli.app, measuring)
+    server.main(arguments, client.app, locks_cli.app, rights_cli.app, etcd_cli.app, measuring)

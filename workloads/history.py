@@ -11,11 +11,13 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from kvstore.api.model import Consistency
 from kvstore.core.audit import Asked, HistoryEvent, Told
-from multicast.types import MessageId, Timestamp
+from multicast.types import ZERO, MessageId, Timestamp
 
 
 class HistoryWriter:
@@ -62,9 +64,14 @@ class HistoryWriter:
         f: str,
         value: dict[str, int] | None = None,
         asked: Asked | None = None,
+        consistency: Consistency = "linearizable",
+        age_us: int = 0,
     ) -> None:
         """The client is about to send this. value: what the workload wants remembered even if no answer comes."""
-        self._write(HistoryEvent(process, "invoke", _now_us(), _uuid(message_id), f, value=value, asked=asked))
+        event = HistoryEvent(process, "invoke", _now_us(), _uuid(message_id), f, value=value, asked=asked)
+        if consistency != "linearizable":
+            event.consistency, event.age_us = consistency, age_us
+        self._write(event)
 
     def ok(
         self,
@@ -77,11 +84,10 @@ class HistoryWriter:
         reads: Mapping[str, Timestamp] | None = None,
         value: dict[str, int] | None = None,
         told: Told | None = None,
-        shard: int = -1,
-        position: int = 0,
+        where: Mapping[str, Any] | None = None,
     ) -> None:
-        """It was applied, with this answer. reads: key -> the version that was read; (0, 0) for an absent key. shard,
-        position: of a read that had no id: see `HistoryEvent`."""
+        """It was applied, with this answer. reads: key -> the version that was read; (0, 0) for an absent key. where:
+        of a read that had no id: from `read_where`."""
         self._write(
             HistoryEvent(
                 process,
@@ -94,8 +100,7 @@ class HistoryWriter:
                 reads={key: str(seen) for key, seen in (reads or {}).items()},
                 value=value,
                 told=told,
-                shard=shard,
-                position=position,
+                **(where or {}),
             )
         )
 
@@ -113,6 +118,20 @@ class HistoryWriter:
         if written != len(line):
             raise OSError(f"{self.path}: only {written} of {len(line)} bytes were written; is the disk full?")
         self.events += 1
+
+
+def read_where(read_at: str, consistency: Consistency, version: Timestamp) -> dict[str, Any]:
+    """Where a read without an id saw its shards, as members of its `HistoryEvent`. read_at: of its answer, as
+    `Kv-Read-At` says it; version: the answer's."""
+    if not read_at:  # of several shards: it was ordered, or read at that version
+        return {"shard": 0} if consistency == "linearizable" else {"at": str(version)}
+    places = [place.split("/") for place in read_at.split(",")]
+    found = {int(shard): int(position) for shard, position, *_ in places}
+    (shard, position), *others = found.items()
+    ordered = not position and version != ZERO
+    if not others and (ordered or consistency == "linearizable"):
+        return {"shard": shard, "position": position}
+    return {"places": found}
 
 
 def _now_us() -> int:

@@ -32,7 +32,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from client_sdk import AsyncClient, KvError, OutcomeUnknown, Result, ResultsForgotten, requests
+from client_sdk import AsyncClient, KvError, OutcomeUnknown, Result, ResultsForgotten
+from client_sdk.keyspace import ALL_KEYS
 from kvstore.api.model import Add, Append, Compare, Get, Put, Transaction
 from kvstore.core import audit
 from multicast.types import MessageId, new_message_id
@@ -94,6 +95,10 @@ class Workload:
         self._processes += 1
         return self._processes - 1
 
+    def new_id(self) -> MessageId:
+        """Of an operation."""
+        return new_message_id(time.time_ns() // 1000, self._ids.getrandbits(62))
+
     def setup(self) -> Sequence[Put]:
         """The first writes, one transaction."""
         return ()
@@ -121,13 +126,12 @@ class Workload:
         timeout: float | None = None,
     ) -> Result | KvError | None:
         """One operation, in the history from start to end. None: its outcome is unknown; an error: it has no effect."""
-        message_id: MessageId = new_message_id(time.time_ns() // 1000, self._ids.getrandbits(62))
-        history = self.history
+        message_id, history = self.new_id(), self.history
         if history:
             history.invoke(process, message_id, f, value, audit.asked(compare, success))
         try:
             transaction = Transaction(tuple(compare), tuple(success))
-            result = await self.store.run(requests.transaction(transaction, message_id=message_id, timeout=timeout))
+            result = await self.store.run(ALL_KEYS.transaction(transaction, message_id=message_id, timeout=timeout))
         except ResultsForgotten as error:
             if history:
                 history.ok(process, message_id, f, error.version, succeeded=error.succeeded, value=value)

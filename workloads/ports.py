@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 
 HTTP_PORT_OFFSET = 100
@@ -13,9 +14,11 @@ class NoFreePorts(OSError):
     """Every range of ports that was tried is in use."""
 
 
-def free_base_port(replicas: int) -> int:
-    """The first base port from BASE_PORT on whose peer and HTTP ports are all free on the loopback address."""
-    for base in range(BASE_PORT, 32000, PORT_STEP):
+def free_base_port(replicas: int, apart: bool = False) -> int:
+    """The first base port from BASE_PORT on whose peer and HTTP ports are all free on the loopback address. apart: any
+    such one, for who stops some replicas for a while: the first is what the next cluster takes, too."""
+    bases = range(BASE_PORT, 32000, PORT_STEP)
+    for base in random.sample(bases, len(bases)) if apart else bases:
         ports = [base + i + offset for i in range(replicas) for offset in (0, HTTP_PORT_OFFSET)]
         if all(map(_free, ports)):
             return base

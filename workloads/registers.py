@@ -1,28 +1,65 @@
 """Workloads without an invariant of their own: what the audit knows of every version and value judges them.
 
-registers   keys of one shard are read (by transactions, and at the leader), written, and compared and set, one at a
-            time; every written value is unique
-lists       after Elle's list-append: transactions append unique elements to lists and read some, on all shards
+registers   keys of one shard are read (by transactions, and without being ordered), written, and compared and set, one
+            at a time; every written value is unique
+lists       after Elle's list-append: transactions append unique elements to lists and read some, on all shards; others
+            read some of one shard or several without being ordered
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from itertools import count, islice
 
 from client_sdk import AsyncClient, KvError, Result, requests
-from kvstore.api.model import Append, Compare, Get, Put, Transaction
+from client_sdk.keyspace import ALL_KEYS
+from kvstore.api.model import Append, Compare, Consistency, Get, Put, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core import audit
-from multicast.types import ZERO, GroupId, new_message_id
-from workloads.history import HistoryWriter
+from multicast.types import ZERO, GroupId
+from workloads.history import HistoryWriter, read_where
 from workloads.invariants import Workload
 
 KEYS = 4
 """Per shard, of the registers."""
 LISTS = 6
+WAYS: Sequence[tuple[Consistency, int]] = (
+    ("linearizable", 0), ("linearizable", 0), ("snapshot", 0), ("stale", 10_000), ("stale", 500_000),
+)  # fmt: skip
+"""In which reads without an id are asked for, with the age of the stale ones, microseconds."""
+
+
+async def read_without_id(
+    workload: Workload, process: int, f: str, gets: Sequence[Get], consistency: Consistency, age_us: int
+) -> Result | KvError:
+    """It stands in no journal if it need not be ordered, and its answer then says where it was read."""
+    history = workload.history
+    assert history is not None
+    message_id = workload.new_id()
+    history.invoke(process, message_id, f, None, audit.asked((), gets), consistency, age_us)
+    max_age = age_us / 1e6 if consistency == "stale" else None
+    request = ALL_KEYS.transaction(Transaction(success=tuple(gets)), consistency=consistency, max_age=max_age)
+    places, parse = [""], request.parse
+
+    def parse_both(answer: requests.Answer) -> Result:
+        places.append(answer.read_at)
+        return parse(answer)
+
+    request.parse = parse_both
+    try:
+        result = await workload.store.run(request)
+    except KvError as error:  # a read has no effect
+        workload.counts["failed"] += 1
+        history.fail(process, message_id, f, str(error))
+        return error
+    found = [one.found for one in result.results]
+    history.ok(
+        process, message_id, f, result.version, succeeded=True, told=audit.told(gets, result.results),
+        reads={get.key.decode(): one.version if one else ZERO for get, one in zip(gets, found, strict=True)},
+        where=read_where(places[-1], consistency, result.version),
+    )  # fmt: skip
+    return result
 
 
 class Registers(Workload):
@@ -51,7 +88,10 @@ class Registers(Workload):
         key, draw = rng.choice(self._keys), rng.random()
         value = b"%d" % next(self._numbers)
         if draw < 0.25:
-            return await self._read_at_the_leader(process, key)
+            read = await read_without_id(self, process, "register_get", [Get(key)], *rng.choice(WAYS))
+            if isinstance(read, Result):
+                self._on_answer()
+            return read
         if draw < 0.5:
             result = await self.operate(process, "register_read", success=[Get(key)])
         elif draw < 0.8 or key not in self._seen:
@@ -65,36 +105,6 @@ class Registers(Workload):
                 self._seen[key] = result.results[0].found.value
             elif draw >= 0.5 and result.succeeded:
                 self._seen[key] = value
-        return result
-
-    async def _read_at_the_leader(self, process: int, key: bytes) -> Result | KvError | None:
-        """Without an id: it stands in no journal if a leader answers it, and then says where it was read."""
-        assert self.history is not None
-        message_id = new_message_id(time.time_ns() // 1000, self._ids.getrandbits(62))
-        get = Get(key)
-        self.history.invoke(process, message_id, "register_get", asked=audit.asked((), [get]))
-        request, places = requests.transaction(Transaction(success=(get,))), []
-        parse = request.parse
-
-        def parse_both(answer: requests.Answer) -> Result:
-            places.append(answer.read_at)
-            return parse(answer)
-
-        request.parse = parse_both
-        try:
-            result = await self.store.run(request)
-        except KvError as error:  # a read has no effect
-            self.counts["failed"] += 1
-            self.history.fail(process, message_id, "register_get", str(error))
-            return error
-        found = result.results[0].found
-        shard, position, _ = places[-1].split("/") if places[-1] else ("-1", "0", "")
-        self.history.ok(
-            process, message_id, "register_get", result.version, succeeded=True,
-            reads={key.decode(): found.version if found else ZERO}, told=audit.told([get], result.results),
-            shard=int(shard), position=int(position),
-        )  # fmt: skip
-        self._on_answer()
         return result
 
     async def read(self, process: int, timeout: float | None = None) -> Result | KvError | None:
@@ -113,6 +123,9 @@ class Lists(Workload):
         self._numbers = count()
 
     async def step(self, rng: random.Random, process: int) -> Result | KvError | None:
+        if self.history and rng.random() < 0.3:
+            gets = [Get(key) for key in rng.sample(self._keys, rng.randint(1, LISTS))]
+            return await read_without_id(self, process, "lists_get", gets, *rng.choice(WAYS))
         operations: Sequence[Get | Append] = [
             Get(key) if rng.random() < 0.3 else Append(key, b"%d," % next(self._numbers))
             for key in rng.sample(self._keys, rng.randint(1, 3))

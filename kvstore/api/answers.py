@@ -1,4 +1,4 @@
-"""The JSON that answers requests: what the server writes, and what clients read of it. Pure. See `codec`.
+"""The bodies that answer requests: what the server writes, and what clients read of it. Pure. See `codec`, `forms`.
 
 A transaction is answered by `transaction_answer` -> `parse_transaction_answer`, a scan by `page_answer` -> `parse_page`
 or, if it counts, `count_answer` -> `parse_count`, a put or delete by `put_answer`, `delete_answer` -> `parse_write`.
@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.codec import bytes_of, encode, id_text, text_or_b64
+from kvstore.api.codec import bytes_of, encode, id_text
+from kvstore.api.forms import JSON, Form, Member
 from kvstore.api.model import (
-    Add,
+    NUMBERS,
     Append,
     Delete,
     DeleteRange,
@@ -67,9 +68,9 @@ class EntryAnswer(msgspec.Struct):
     """lease: that the key is attached to, if it is."""
 
     key: str | None = None
-    key_b64: str | None = None
+    key_b64: bytes | None = None
     value: str | None = None
-    value_b64: str | None = None
+    value_b64: bytes | None = None
     version: str = ""
     create_version: str = ""
     lease: str = ""
@@ -80,7 +81,7 @@ class ResultAnswer(msgspec.Struct):
     delete_range."""
 
     value: str | int | None = None
-    value_b64: str | None = None
+    value_b64: bytes | None = None
     version: str = ""
     create_version: str = ""
     lease: str = ""
@@ -117,13 +118,25 @@ class WriteAnswer(msgspec.Struct):
     id: str = ""
 
 
-class LeaseAnswer(msgspec.Struct, frozen=True):
-    """version: of its last renewal. left_ms: until it may expire, about."""
+class LeaseAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """version: of its last renewal. left_ms: until it may expire, about. keys: where they were asked for, the first
+    that are attached to it; more: there are further ones."""
 
     id: str
     ttl_ms: int
     version: str
     left_ms: int
+    keys: list[EntryAnswer] | None = None
+    more: bool = False
+
+    def attached(self) -> tuple[bytes, ...] | None:
+        """The keys. MalformedAnswer."""
+        if self.keys is None:
+            return None
+        try:
+            return tuple([bytes_of("key", entry.key, entry.key_b64) for entry in self.keys])
+        except ValueError as error:
+            raise MalformedAnswer(f"answer about a lease: {error}") from error
 
 
 class MoveAnswer(msgspec.Struct):
@@ -138,29 +151,25 @@ class CutAnswer(msgspec.Struct):
     id: str
 
 
-_decode_lease = msgspec.json.Decoder(LeaseAnswer).decode
-_decode_outcome = msgspec.json.Decoder(Outcome).decode
-_decode_transaction_answer = msgspec.json.Decoder(TransactionAnswer).decode
-_decode_page = msgspec.json.Decoder(PageAnswer).decode
-_decode_count = msgspec.json.Decoder(CountAnswer).decode
-_decode_write = msgspec.json.Decoder(WriteAnswer).decode
 
 
-def put_answer(version: bytes, message_id: bytes) -> bytes:
+def put_answer(version: bytes, message_id: bytes, form: Form = JSON) -> bytes:
     """The body that answers `PUT /v1/kv/KEY`."""
+    if form is not JSON:
+        return form.encode({"version": version.decode(), "id": message_id.decode()})
     return b'{"version":"%b","id":"%b"}' % (version, message_id)
 
 
-def delete_answer(version: str, deleted: bool | int, message_id: str) -> bytes:
+def delete_answer(version: str, deleted: bool | int, message_id: str, form: Form = JSON) -> bytes:
     """The body that answers `DELETE /v1/kv/KEY`, and `DELETE /v1/kv`. deleted: whether it was there; how many were."""
-    return encode({"version": version, "deleted": deleted, "id": message_id})
+    return form.encode({"version": version, "deleted": deleted, "id": message_id})
 
 
-def parse_write(body: bytes) -> tuple[Timestamp, bool | int]:
+def parse_write(body: bytes, form: Form = JSON) -> tuple[Timestamp, bool | int]:
     """The answer to a put or delete: its version, and of a delete whether the key was there before, or how many were.
     MalformedAnswer."""
     try:
-        answer = _decode_write(body)
+        answer = form.decode(body, WriteAnswer)
         return Timestamp.parse(answer.version), answer.deleted
     except ValueError as error:
         raise MalformedAnswer(f"answer to a write: {error}") from error
@@ -169,7 +178,8 @@ def parse_write(body: bytes) -> tuple[Timestamp, bool | int]:
 def parse_lease(body: bytes) -> LeaseAnswer:
     """The answer about a lease. MalformedAnswer."""
     try:
-        return _decode_lease(body)
+        answer: LeaseAnswer = JSON.decode(body, LeaseAnswer)
+        return answer
     except ValueError as error:
         raise MalformedAnswer(f"answer about a lease: {error}") from error
 
@@ -177,7 +187,8 @@ def parse_lease(body: bytes) -> LeaseAnswer:
 def parse_outcome(body: bytes) -> Outcome:
     """What became of a transaction. MalformedAnswer."""
     try:
-        return _decode_outcome(body)
+        answer: Outcome = JSON.decode(body, Outcome)
+        return answer
     except ValueError as error:
         raise MalformedAnswer(f"answer to a question for an outcome: {error}") from error
 
@@ -190,10 +201,10 @@ def parse_value(key: bytes, value: bytes, etag: str | None, create_version: str,
         raise MalformedAnswer(f"ETag, Kv-Create-Version, Kv-Lease: {error}") from error
 
 
-def entry_json(found: KeyValue, keys_only: bool = False) -> dict[str, Any]:
+def entry_json(found: KeyValue, keys_only: bool = False, member: Member = JSON.member) -> dict[str, Any]:
     """A key with its value, its versions, and the lease that it is attached to, if it is."""
-    value = {} if keys_only else text_or_b64("value", found.value)
-    entry: dict[str, Any] = {**text_or_b64("key", found.key), **value, "version": str(found.version)}
+    value = {} if keys_only else member("value", found.value)
+    entry: dict[str, Any] = {**member("key", found.key), **value, "version": str(found.version)}
     if found.create_version != ZERO:
         entry["create_version"] = str(found.create_version)
     if found.lease:
@@ -206,7 +217,7 @@ def _origin(version: str, create_version: str, lease: str) -> tuple[Timestamp, T
 
 
 def _entries(answers: list[EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...]:
-    default = "" if keys_only else None
+    default = b"" if keys_only else None
     return tuple(
         [
             KeyValue(
@@ -219,50 +230,52 @@ def _entries(answers: list[EntryAnswer], keys_only: bool) -> tuple[KeyValue, ...
     )
 
 
-def page_answer(page: Page, keys_only: bool = False) -> bytes:
+def page_answer(page: Page, keys_only: bool = False, form: Form = JSON) -> bytes:
     """The body that answers `GET /v1/kv`."""
-    entries = [entry_json(found, keys_only) for found in page.entries]
-    return encode({"version": str(page.version), "entries": entries, "next_page_token": page.next_page_token})
+    entries = [entry_json(found, keys_only, form.member) for found in page.entries]
+    return form.encode({"version": str(page.version), "entries": entries, "next_page_token": page.next_page_token})
 
 
-def parse_page(body: bytes, keys_only: bool = False) -> Page:
+def parse_page(body: bytes, keys_only: bool = False, form: Form = JSON) -> Page:
     """The answer to a scan. MalformedAnswer."""
     try:
-        answer = _decode_page(body)
+        answer = form.decode(body, PageAnswer)
         entries = _entries(answer.entries, keys_only)
         return Page(Timestamp.parse(answer.version), entries, answer.next_page_token)
     except ValueError as error:
         raise MalformedAnswer(f"answer to a scan: {error}") from error
 
 
-def count_answer(version: Timestamp, count: int, more: bool) -> bytes:
+def count_answer(version: Timestamp, count: int, more: bool, form: Form = JSON) -> bytes:
     """The body that answers `GET /v1/kv?count_only=true`. more: there are more than were counted."""
-    return encode({"version": str(version), "count": count, "more": more})
+    return form.encode({"version": str(version), "count": count, "more": more})
 
 
 def parse_count(body: bytes) -> tuple[int, bool]:
     """How many there are, and whether there are more. MalformedAnswer."""
     try:
-        answer = _decode_count(body)
+        answer = JSON.decode(body, CountAnswer)
     except ValueError as error:
         raise MalformedAnswer(f"answer to a count: {error}") from error
     return answer.count, answer.more
 
 
-def result_json(operation: Operation, result: OperationResult, version: str) -> dict[str, Any]:
+def result_json(
+    operation: Operation, result: OperationResult, version: str, member: Member = JSON.member
+) -> dict[str, Any]:
     """The result of one operation, as it stands in `results`. version: the transaction's."""
     if isinstance(operation, Get):
         if result.found is None:
-            return {**text_or_b64("key", operation.key), "value": None}
-        return entry_json(result.found)
+            return {**member("key", operation.key), "value": None}
+        return entry_json(result.found, member=member)
     if isinstance(operation, Range):
         if operation.count_only:
             return {"count": result.value, "more": result.more}
-        return {"entries": [entry_json(f, operation.keys_only) for f in result.entries], "more": result.more}
+        return {"entries": [entry_json(f, operation.keys_only, member) for f in result.entries], "more": result.more}
     written: dict[str, Any] = {}
     if isinstance(operation, Delete):
         written["deleted"] = result.deleted
-    elif isinstance(operation, Add):
+    elif isinstance(operation, NUMBERS):
         written["value"] = result.value
     elif isinstance(operation, Append):
         written["length"] = result.length
@@ -280,9 +293,9 @@ def _result(operation: Operation, answer: ResultAnswer) -> OperationResult:
         value = bytes_of("value", answer.value, answer.value_b64)
         origin = _origin(answer.version, answer.create_version, answer.lease)
         return OperationResult(found=KeyValue(operation.key, value, *origin))
-    if isinstance(operation, Add):
+    if isinstance(operation, NUMBERS):
         if not isinstance(answer.value, int):
-            raise MalformedAnswer("an add without its new value")
+            raise MalformedAnswer("an integer is missing")
         return OperationResult(value=answer.value)
     if isinstance(operation, Range):
         entries = _entries(answer.entries, operation.keys_only)
@@ -292,7 +305,9 @@ def _result(operation: Operation, answer: ResultAnswer) -> OperationResult:
     return OperationResult(deleted=bool(answer.deleted), length=answer.length)
 
 
-def transaction_answer(transaction: Transaction, result: Result, omitted: bool, message_id: str) -> bytes:
+def transaction_answer(
+    transaction: Transaction, result: Result, omitted: bool, message_id: str, form: Form = JSON
+) -> bytes:
     """The body that answers `POST /v1/txn`. omitted: the results of the operations are no longer known. message_id:
     empty for a read that has none."""
     branch: Sequence[Operation] = transaction.success if result.succeeded else transaction.failure
@@ -303,14 +318,14 @@ def transaction_answer(transaction: Transaction, result: Result, omitted: bool, 
     if omitted:
         answer["results_omitted"] = True
     results = () if omitted else zip(branch, result.results, strict=True)
-    answer["results"] = [result_json(o, r, version) for o, r in results]
-    return encode(answer)
+    answer["results"] = [result_json(o, r, version, form.member) for o, r in results]
+    return form.encode(answer)
 
 
-def parse_transaction_answer(body: bytes, transaction: Transaction) -> tuple[Result, bool]:
+def parse_transaction_answer(body: bytes, transaction: Transaction, form: Form = JSON) -> tuple[Result, bool]:
     """What answers `transaction`, and whether the results of its operations are left out. MalformedAnswer."""
     try:
-        answer = _decode_transaction_answer(body)
+        answer = form.decode(body, TransactionAnswer)
         version = Timestamp.parse(answer.version)
         if answer.results_omitted:
             return Result(answer.succeeded, version), True

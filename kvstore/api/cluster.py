@@ -53,6 +53,17 @@ class ShardsJson(msgspec.Struct):
     shards: list[ShardJson]
 
 
+EMPTY, CLAIMED, BEGUN = "empty", "claimed", "begun"
+
+
+class FoundingJson(msgspec.Struct):
+    """state: how far this replica is with its beginning: EMPTY, CLAIMED or BEGUN (`kvstore.founding`)."""
+
+    cluster_id: str
+    replica: ProcessId
+    state: str
+
+
 class ClusterJson(msgspec.Struct, kw_only=True):
     """shard_map: `ShardMap.to_json`. replica: numbers and words about the one that answers. A client needs no more than
     has no default here."""

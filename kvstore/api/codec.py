@@ -1,20 +1,16 @@
-"""The JSON of requests: transactions, as clients write them and the server reads them. Pure.
-
-Keys and values are bytes. They stand in `key` and `value` where they are valid UTF-8, else, as base64 (RFC 4648, with
-padding), in `key_b64` and `value_b64`; so in requests, so in answers.
+"""The bodies of requests: transactions, as clients write them and the server reads them, in either form. Pure.
 
 A transaction is written by `transaction_body` and read by `parse_transaction`; answers are in `kvstore.api.answers`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from typing import Any
 
 import msgspec
 
+from kvstore.api import forms
+from kvstore.api.forms import JSON, Form, Member
 from kvstore.api.model import (
     EVERYWHERE,
     INT64_MAX,
@@ -31,7 +27,10 @@ from kvstore.api.model import (
     Get,
     InvalidTransaction,
     LeasedPut,
+    Max,
+    Min,
     Move,
+    NoneNewer,
     Operation,
     Operator,
     Put,
@@ -47,27 +46,16 @@ from multicast.types import MessageId, Timestamp
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def text_or_b64(name: str, data: bytes) -> dict[str, str]:
-    """The member in which these bytes stand."""
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_b64": base64.b64encode(data).decode()}
-
-
-def bytes_of(name: str, text: str | None, b64: str | None, default: str | None = None) -> bytes:
+def bytes_of(name: str, text: str | None, data: bytes | None, default: bytes | None = None) -> bytes:
     """What stands in `name` or `name_b64`, of which there is one; `default` if there is none."""
-    if b64 is None:
-        text = default if text is None else text
-        if text is None:
-            raise InvalidTransaction(name, f"missing; give {name} or {name}_b64")
-        return text.encode()
-    if text is not None:
-        raise InvalidTransaction(name, f"give {name} or {name}_b64, not both")
     try:
-        return base64.b64decode(b64, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidTransaction(f"{name}_b64", "not base64 (RFC 4648, with padding)") from None
+        found = forms.bytes_of(name, text, data)
+    except ValueError as error:
+        raise InvalidTransaction(name, str(error)) from None
+    found = default if found is None else found
+    if found is None:
+        raise InvalidTransaction(name, f"missing; give {name} or {name}_b64")
+    return found
 
 
 def id_text(message_id: MessageId) -> str:
@@ -92,16 +80,16 @@ def lease_of(text: str) -> MessageId:
 
 class _Keyed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="op"):
     key: str | None = None
-    key_b64: str | None = None
+    key_b64: bytes | None = None
 
 
 class CompareJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     target: Target
     op: Operator
     key: str | None = None
-    key_b64: str | None = None
+    key_b64: bytes | None = None
     value: str | bool | None = None
-    value_b64: str | None = None
+    value_b64: bytes | None = None
 
 
 class GetJson(_Keyed, tag="get"):
@@ -112,7 +100,7 @@ class PutJson(_Keyed, tag="put"):
     """lease: to which the key shall be attached."""
 
     value: str | None = None
-    value_b64: str | None = None
+    value_b64: bytes | None = None
     lease: str | None = None
 
 
@@ -124,24 +112,32 @@ class AddJson(_Keyed, tag="add"):
     delta: int
 
 
+class MinJson(_Keyed, tag="min"):
+    value: int
+
+
+class MaxJson(_Keyed, tag="max"):
+    value: int
+
+
 class AppendJson(_Keyed, tag="append"):
     value: str | None = None
-    value_b64: str | None = None
+    value_b64: bytes | None = None
 
 
 class _Bounded(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="op"):
     prefix: str | None = None
-    prefix_b64: str | None = None
+    prefix_b64: bytes | None = None
     start: str | None = None
-    start_b64: str | None = None
+    start_b64: bytes | None = None
     end: str | None = None
-    end_b64: str | None = None
+    end_b64: bytes | None = None
 
 
 class RangeJson(_Bounded, tag="range"):
     limit: int = SCAN_LIMIT_DEFAULT
     after: str | None = None
-    after_b64: str | None = None
+    after_b64: bytes | None = None
     reverse: bool = False
     keys_only: bool = False
     count_only: bool = False
@@ -151,10 +147,20 @@ class DeleteRangeJson(_Bounded, tag="delete_range"):
     pass
 
 
-OperationJson = GetJson | PutJson | DeleteJson | AddJson | AppendJson | RangeJson | DeleteRangeJson
+class NoneNewerJson(_Bounded, tag="none_newer"):
+    """version: after which no key of the range may have been written."""
+
+    version: str
+
+
+OperationJson = (
+    GetJson | PutJson | DeleteJson | AddJson | MinJson | MaxJson | AppendJson | RangeJson | DeleteRangeJson
+    | NoneNewerJson
+)  # fmt: skip
 _OPERATION_NAMES: dict[type[Operation], str] = {
-    Get: "get", Put: "put", Delete: "delete", Add: "add", Append: "append", Range: "range", DeleteRange: "delete_range",
-    LeasedPut: "put", Cut: "cut", Revoke: "revoke",
+    Get: "get", Put: "put", Delete: "delete", Add: "add", Min: "min", Max: "max", Append: "append",
+    Range: "range", DeleteRange: "delete_range",
+    LeasedPut: "put", Cut: "cut", Revoke: "revoke", NoneNewer: "none_newer",
 }  # fmt: skip
 _OPERATIONS = tuple([name for kind, name in _OPERATION_NAMES.items() if kind not in (LeasedPut, Cut, Revoke)])
 
@@ -165,16 +171,17 @@ class TransactionJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     failure: list[OperationJson] = []
 
 
-_decode_transaction = msgspec.json.Decoder(TransactionJson).decode
-encode = msgspec.json.Encoder().encode
+encode = JSON.encode
+Malformed = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a body raises, whatever somebody sent."""
 
 
-def parse_transaction(body: bytes) -> Transaction:
+def parse_transaction(body: bytes, form: Form = JSON) -> Transaction:
     """The transaction in a request body. InvalidTransaction names the field that is wrong; limits are not checked."""
     try:
-        parsed = _decode_transaction(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _explained(body, error) from None
+        parsed = form.decode(body, TransactionJson)
+    except Malformed as error:
+        raise _explained(body, form, error) from None
     return Transaction(
         each("compare", _compare, parsed.compare),
         each("success", _operation, parsed.success),
@@ -182,14 +189,14 @@ def parse_transaction(body: bytes) -> Transaction:
     )
 
 
-def _explained(body: bytes, error: Exception) -> InvalidTransaction:
+def _explained(body: bytes, form: Form, error: Exception) -> InvalidTransaction:
     """Why this body is no transaction, as helpfully as can be."""
     try:
-        raw = json.loads(body)
-    except (ValueError, RecursionError) as malformed:
-        return InvalidTransaction("body", f"not JSON: {malformed}")
+        raw = form.decode_any(body)
+    except Malformed as malformed:
+        return InvalidTransaction("body", f"not {form.name}: {malformed}")
     if not isinstance(raw, dict):
-        return InvalidTransaction("body", "a JSON object is needed")
+        return InvalidTransaction("body", "an object is needed")
     unknown = find_unknown(raw, TransactionJson)
     if unknown:
         return InvalidTransaction(unknown.path, str(unknown).removeprefix(f"{unknown.path}: "))
@@ -201,6 +208,11 @@ def _explained(body: bytes, error: Exception) -> InvalidTransaction:
                 near = nearest(op, _OPERATIONS)
                 hint = f"did you mean {near!r}?" if near else f"one of {', '.join(_OPERATIONS)}"
                 return InvalidTransaction(f"{branch}[{i}].op", f"unknown operation {op[:40]!r}; {hint}")
+    return _misplaced(error)
+
+
+def _misplaced(error: Exception) -> InvalidTransaction:
+    """What msgspec says, and where."""
     text, _, place = str(error).partition(" - at `$")
     return InvalidTransaction(place.strip("`").lstrip(".") or "body", text)
 
@@ -216,13 +228,17 @@ def _compare(compare: CompareJson) -> Compare:
     elif type(value) is bool:
         raise InvalidTransaction("value", f"a string, for target {compare.target!r}")
     elif compare.target in ("version", "create_version"):
-        try:
-            operand = Timestamp.parse(value or "")
-        except ValueError:
-            raise InvalidTransaction("value", "a version, as answers have it") from None
+        operand = _version(value or "", "value")
     else:
         operand = bytes_of("value", value, compare.value_b64)
     return Compare(key, compare.target, compare.op, operand)
+
+
+def _version(text: str, name: str = "version") -> Timestamp:
+    try:
+        return Timestamp.parse(text)
+    except ValueError:
+        raise InvalidTransaction(name, "a version, as answers have it") from None
 
 
 def _operation(operation: OperationJson) -> Operation:
@@ -232,11 +248,14 @@ def _operation(operation: OperationJson) -> Operation:
         return Put(key, value) if operation.lease is None else LeasedPut(key, value, lease_of(operation.lease))
     if isinstance(operation, RangeJson):
         prefix, start, end = _bounds(operation)
-        after = bytes_of("after", operation.after, operation.after_b64, "")
+        after = bytes_of("after", operation.after, operation.after_b64, b"")
         flags = operation.reverse, operation.keys_only, operation.count_only
         return Range(prefix, operation.limit, after, start, end, *flags)
     if isinstance(operation, DeleteRangeJson):
         return DeleteRange(*_bounds(operation))
+    if isinstance(operation, NoneNewerJson):
+        prefix, start, end = _bounds(operation)
+        return NoneNewer(prefix, _version(operation.version), start, end)
     key = bytes_of("key", operation.key, operation.key_b64)
     if isinstance(operation, GetJson):
         return Get(key)
@@ -244,15 +263,19 @@ def _operation(operation: OperationJson) -> Operation:
         if not INT64_MIN <= operation.delta <= INT64_MAX:
             raise InvalidTransaction("delta", "a signed 64-bit integer")
         return Add(key, operation.delta)
+    if isinstance(operation, MinJson | MaxJson):
+        if not INT64_MIN <= operation.value <= INT64_MAX:
+            raise InvalidTransaction("value", "a signed 64-bit integer")
+        return (Min if isinstance(operation, MinJson) else Max)(key, operation.value)
     if isinstance(operation, AppendJson):
         return Append(key, bytes_of("value", operation.value, operation.value_b64))
     return Delete(key)
 
 
 def _bounds(operation: _Bounded) -> tuple[bytes, bytes, bytes]:
-    prefix = bytes_of("prefix", operation.prefix, operation.prefix_b64, "")
-    start = bytes_of("start", operation.start, operation.start_b64, "")
-    return prefix, start, bytes_of("end", operation.end, operation.end_b64, "")
+    prefix = bytes_of("prefix", operation.prefix, operation.prefix_b64, b"")
+    start = bytes_of("start", operation.start, operation.start_b64, b"")
+    return prefix, start, bytes_of("end", operation.end, operation.end_b64, b"")
 
 
 class LeaseJson(msgspec.Struct, forbid_unknown_fields=True):
@@ -261,16 +284,13 @@ class LeaseJson(msgspec.Struct, forbid_unknown_fields=True):
     ttl_ms: int
 
 
-_decode_lease = msgspec.json.Decoder(LeaseJson).decode
-
-
-def parse_ttl_ms(body: bytes) -> int:
+def parse_ttl_ms(body: bytes, form: Form = JSON) -> int:
     """The body of `POST /v1/leases`. InvalidTransaction names the field that is wrong."""
     try:
-        return _decode_lease(body).ttl_ms
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text, _, place = str(error).partition(" - at `$")
-        raise InvalidTransaction(place.strip("`").lstrip(".") or "body", text) from None
+        ttl_ms: int = form.decode(body, LeaseJson).ttl_ms
+    except Malformed as error:
+        raise _misplaced(error) from None
+    return ttl_ms
 
 
 class MoveJson(msgspec.Struct, forbid_unknown_fields=True):
@@ -289,28 +309,28 @@ def parse_move(body: bytes) -> Transaction:
     not checked."""
     try:
         move = _decode_move(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        text, _, place = str(error).partition(" - at `$")
-        raise InvalidTransaction(place.strip("`").lstrip(".") or "body", text) from None
+    except Malformed as error:
+        raise _misplaced(error) from None
     return Transaction(success=(Move(move.source, move.target, move.slots),))
 
 
-def transaction_body(transaction: Transaction) -> bytes:
+def transaction_body(transaction: Transaction, form: Form = JSON) -> bytes:
     """The body of `POST /v1/txn`."""
-    return encode(
+    member = form.member
+    return form.encode(
         {
-            "compare": [_compare_json(c) for c in transaction.compare],
-            "success": [_operation_json(o) for o in transaction.success],
-            "failure": [_operation_json(o) for o in transaction.failure],
+            "compare": [_compare_json(c, member) for c in transaction.compare],
+            "success": [_operation_json(o, member) for o in transaction.success],
+            "failure": [_operation_json(o, member) for o in transaction.failure],
         }
     )
 
 
-def _compare_json(compare: Compare) -> dict[str, Any]:
-    body: dict[str, Any] = {**text_or_b64("key", compare.key), "target": compare.target, "op": compare.op}
+def _compare_json(compare: Compare, member: Member) -> dict[str, Any]:
+    body: dict[str, Any] = {**member("key", compare.key), "target": compare.target, "op": compare.op}
     operand = compare.operand
     if isinstance(operand, bytes):
-        return body | text_or_b64("value", operand)
+        return body | member("value", operand)
     return body | {"value": str(operand) if isinstance(operand, Timestamp) else operand}
 
 
@@ -319,22 +339,26 @@ def operation_name(operation: Operation) -> str:
     return _OPERATION_NAMES[type(operation)]
 
 
-def _operation_json(operation: Operation) -> dict[str, Any]:
+def _operation_json(operation: Operation, member: Member) -> dict[str, Any]:
     body: dict[str, Any] = {"op": operation_name(operation)}
     if isinstance(operation, RANGES):
         for name in ("prefix", "start", "end", "after"):
             bound = getattr(operation, name, b"")
-            body |= text_or_b64(name, bound) if bound else {}
+            body |= member(name, bound) if bound else {}
         if isinstance(operation, Range):
             body["limit"] = operation.limit
             body |= {name: True for name in ("reverse", "keys_only", "count_only") if getattr(operation, name)}
+        if isinstance(operation, NoneNewer):
+            body["version"] = str(operation.version)
     if isinstance(operation, (*EVERYWHERE, Revoke)):
         return body
-    body |= text_or_b64("key", operation.key)
+    body |= member("key", operation.key)
     if isinstance(operation, LeasedPut):
         body["lease"] = id_text(operation.lease)
     if isinstance(operation, (Put, LeasedPut, Append)):
-        body |= text_or_b64("value", operation.value)
+        body |= member("value", operation.value)
     elif isinstance(operation, Add):
         body["delta"] = operation.delta
+    elif isinstance(operation, Min | Max):
+        body["value"] = operation.value
     return body

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvstore.api.answers import MalformedAnswer
-from kvstore.api.codec import bytes_of, encode, text_or_b64
+from kvstore.api.codec import bytes_of, encode
+from kvstore.api.forms import text_or_b64
 from multicast.types import Timestamp
 
 CHANGE, PROGRESS, LAGGED, COMPACTED, ENDED = "change", "progress", "lagged", "compacted", "ended"
@@ -43,9 +44,9 @@ class ChangeJson(msgspec.Struct, omit_defaults=True):
     """One of value, value_b64 and deleted."""
 
     key: str | None = None
-    key_b64: str | None = None
+    key_b64: bytes | None = None
     value: str | None = None
-    value_b64: str | None = None
+    value_b64: bytes | None = None
     deleted: bool = False
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvstore.api.model import (
+    FIRST_KEY,
+    SCAN_LIMIT_MAX,
     Append,
     Compare,
     Get,
@@ -29,6 +31,7 @@ from kvstore.api.model import (
     KeyValue,
     OperationResult,
     Put,
+    Range,
     Revoke,
     Transaction,
     lease_key,
@@ -72,9 +75,11 @@ def grant(lease: MessageId, ttl_ms: int) -> Transaction:
     return Transaction((Compare(key, "exists", "==", False),), (Put(key, Lease(ttl_ms).encode()),))
 
 
-def look(lease: MessageId) -> Transaction:
-    """Its result has the row, if there is one."""
-    return Transaction(success=(Get(lease_key(lease)),))
+def look(lease: MessageId, keys: bool = False) -> Transaction:
+    """Its last result has the row, if there is one. keys: the one before has what is attached to it."""
+    row = Get(lease_key(lease))
+    attached = Range(b"", SCAN_LIMIT_MAX, start=FIRST_KEY, keys_only=True, lease=lease)
+    return Transaction(success=(attached, row) if keys else (row,))
 
 
 def renew(lease: MessageId) -> Transaction:

@@ -80,6 +80,33 @@ class Add(msgspec.Struct, array_like=True, tag=4, gc=False):
     delta: int
 
 
+class Min(msgspec.Struct, array_like=True, tag=13, gc=False):
+    """The lesser of such an integer and `value`; an absent key gets `value`."""
+
+    key: bytes
+    value: int
+
+
+class Max(msgspec.Struct, array_like=True, tag=14, gc=False):
+    """The greater of such an integer and `value`; an absent key gets `value`."""
+
+    key: bytes
+    value: int
+
+
+Number = Add | Min | Max
+NUMBERS = (Add, Min, Max)
+
+
+def counted(operation: Number, before: int | None) -> int:
+    """What becomes of an integer; None: the key is absent."""
+    if isinstance(operation, Add):
+        return (before or 0) + operation.delta
+    if before is None:
+        return operation.value
+    return min(before, operation.value) if isinstance(operation, Min) else max(before, operation.value)
+
+
 class Append(msgspec.Struct, array_like=True, tag=5, gc=False):
     """Appends bytes; an absent key counts as empty. Beyond the value limit the whole transaction fails."""
 
@@ -92,6 +119,7 @@ class Range(msgspec.Struct, array_like=True, tag=6, gc=False):
     `end` (each empty: any); fewer when they are large, see RANGE_BYTES_MAX.
 
     reverse: the last ones, falling. keys_only: without values. count_only: how many there are, whatever the limit.
+    lease: given, only keys that are attached to it, of now, rising, without values.
     """
 
     prefix: bytes
@@ -102,6 +130,7 @@ class Range(msgspec.Struct, array_like=True, tag=6, gc=False):
     reverse: bool = False
     keys_only: bool = False
     count_only: bool = False
+    lease: bytes = b""
 
 
 class Cut(msgspec.Struct, array_like=True, tag=8, gc=False):
@@ -143,6 +172,18 @@ class Revoke(msgspec.Struct, array_like=True, tag=11, gc=False):
     slots: tuple[int, ...]
 
 
+class NoneNewer(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """Fails the whole transaction if any key that begins with `prefix`, is not less than `start` and less than `end`
+    (each empty: any) was last written after `version`, as the keys were before the transaction; and if there are more
+    than RANGE_KEYS_MAX in one shard. Of a deleted key nothing is known: compare the versions of those that were
+    there."""
+
+    prefix: bytes
+    version: Timestamp
+    start: bytes = b""
+    end: bytes = b""
+
+
 class Rule(msgspec.Struct, array_like=True, tag=16, gc=False):
     """Changes who may do what, in all shards: from here on `record` is what the role or the token of this name is;
     empty: there is none. See `kvstore.core.rights`. It stands alone in its transaction."""
@@ -151,17 +192,19 @@ class Rule(msgspec.Struct, array_like=True, tag=16, gc=False):
     record: bytes
 
 
-Operation = Get | Put | Delete | Add | Append | Range | DeleteRange | Cut | Move | LeasedPut | Revoke | Rule
+Operation = (
+    Get | Put | Delete | Number | Append | Range | DeleteRange | Cut | Move | LeasedPut | Revoke | NoneNewer | Rule
+)
 SILENT = (Put, LeasedPut, Revoke)
 """Of which no more can be told than that they were done."""
 LEASED = (LeasedPut, Revoke)
 """They concern the shard of the lease, too."""
-RANGES = (Range, DeleteRange)
+RANGES = (Range, DeleteRange, NoneNewer)
 EVERYWHERE = (*RANGES, Cut, Move, Rule)
 """What concerns every shard that is asked: keys are hashed."""
 
 
-def bounds(operation: Range | DeleteRange) -> tuple[bytes, bytes]:
+def bounds(operation: Range | DeleteRange | NoneNewer) -> tuple[bytes, bytes]:
     """The least key that may be in it, and the least greater one that may not; that one is empty if there is none."""
     first, end, prefix = max(operation.prefix, operation.start), operation.end, operation.prefix.rstrip(b"\xff")
     if isinstance(operation, Range) and operation.after:
@@ -218,8 +261,9 @@ class KeyValue(msgspec.Struct, array_like=True, gc=False):
 class OperationResult(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
     """One per operation of the branch that ran, in its order.
 
-    Get: `found` or None. Delete: `deleted`. Add: `value`, the new integer. Append: `length`, the new one, bytes.
-    Range: `entries` in its order, `more` if there are further ones; of a count `value`, at least so many if `more`.
+    Get: `found` or None. Delete: `deleted`. Add, Min, Max: `value`, the new integer. Append: `length`, the new one in
+    bytes. Range: `entries` in its order, `more` if there are further ones; of a count `value`, at least so many if
+    `more`.
     DeleteRange: `value`, how many there were. Move: `more` if a further step is needed.
     """
 
@@ -269,7 +313,7 @@ def move_of(transaction: Transaction) -> Move | None:
 def adds(transaction: Transaction) -> bool:
     """Whether it may make the data larger."""
     for operation in (*transaction.success, *transaction.failure):
-        if type(operation) in (Put, LeasedPut, Add) or (type(operation) is Append and operation.value):
+        if type(operation) in (Put, LeasedPut, *NUMBERS) or (type(operation) is Append and operation.value):
             return True
     return False
 
@@ -325,11 +369,13 @@ def _check_operation(operation: Operation) -> None:
     _check_key(operation.key)
     if isinstance(operation, LeasedPut):
         _check_value(operation.value)
-    elif type(operation) is Add and not INT64_MIN <= operation.delta <= INT64_MAX:
-        raise InvalidTransaction("delta", "not a signed 64-bit integer")
+    elif isinstance(operation, NUMBERS):
+        name = "delta" if isinstance(operation, Add) else "value"
+        if not INT64_MIN <= getattr(operation, name) <= INT64_MAX:
+            raise InvalidTransaction(name, "not a signed 64-bit integer")
 
 
-def _check_range(operation: Range | DeleteRange) -> None:
+def _check_range(operation: Range | DeleteRange | NoneNewer) -> None:
     for name in ("prefix", "start", "end", "after"):
         if len(getattr(operation, name, b"")) > KEY_BYTES_MAX:
             raise InvalidTransaction(name, f"at most {KEY_BYTES_MAX} bytes")
@@ -375,8 +421,6 @@ def _check_move(move: Move) -> None:
         if not after < first <= last < SLOTS:
             raise InvalidTransaction("slots", f"rising ranges from 0 to {SLOTS - 1}, not {first}-{last}")
         after = last
-    if not move.slots:
-        raise InvalidTransaction("slots", "none are named")
 
 
 def validate(transaction: Transaction) -> None:

@@ -10,6 +10,10 @@ import msgspec
 from kvstore.api.problem import ProblemJson
 from kvstore.api.routes import BYTES, EVENTS, ROUTES, Parameter, Route
 
+_FORMS = (
+    "Keys and values stand in `key` and `value` where they are text, else as base64 in `key_b64` and `value_b64`. In "
+    "application/msgpack they stand in `key` and `value` as they are (bin). Problems are JSON."
+)
 _PROBLEMS = (400,)
 """Any request may be malformed."""
 
@@ -29,7 +33,7 @@ def document(version: str) -> dict[str, Any]:
             path["head"] = _operation(route._replace(name=f"head_{route.name}", answer=None), of_kind, schemas[-1])
     return {
         "openapi": "3.1.0",
-        "info": {"title": "kvstore", "version": version},
+        "info": {"title": "kvstore", "version": version, "description": _FORMS},
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
@@ -40,7 +44,7 @@ def _operation(route: Route, of_kind: dict[str, Any], problem: dict[str, Any]) -
     for status in route.statuses:
         responses[str(status)] = {"description": HTTPStatus(status).phrase}
         if route.answer is not None and status != HTTPStatus.NOT_MODIFIED:
-            responses[str(status)]["content"] = _content(route.answer, of_kind)
+            responses[str(status)]["content"] = _content(route, route.answer, of_kind)
     denied = () if route.access == "open" else (401, 403)
     for status in sorted({*_PROBLEMS, *route.problems, *denied}):
         responses[str(status)] = {"description": HTTPStatus(status).phrase}
@@ -52,7 +56,7 @@ def _operation(route: Route, of_kind: dict[str, Any], problem: dict[str, Any]) -
     if route.parameters:
         operation["parameters"] = [_parameter(parameter) for parameter in route.parameters]
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": _content(route.body, of_kind)}
+        operation["requestBody"] = {"required": True, "content": _content(route, route.body, of_kind)}
     return operation
 
 
@@ -76,7 +80,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     }
 
 
-def _content(kind: Any, of_kind: dict[str, Any]) -> dict[str, Any]:
+def _content(route: Route, kind: Any, of_kind: dict[str, Any]) -> dict[str, Any]:
     if kind is BYTES:
         return {"application/octet-stream": {}}
     if kind is EVENTS:
@@ -84,4 +88,5 @@ def _content(kind: Any, of_kind: dict[str, Any]) -> dict[str, Any]:
     if kind is str:
         return {"text/plain": {"schema": {"type": "string"}}}
     schemas = [of_kind[str(one)] for one in _kinds(kind)]
-    return {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return {media_type: {"schema": schema} for media_type in route.media_types}

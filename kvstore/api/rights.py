@@ -56,13 +56,13 @@ class PermissionJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, o
 
     access: list[Access]
     key: str | None = None
-    key_b64: str | None = None
+    key_b64: bytes | None = None
     prefix: str | None = None
-    prefix_b64: str | None = None
+    prefix_b64: bytes | None = None
     start: str | None = None
-    start_b64: str | None = None
+    start_b64: bytes | None = None
     end: str | None = None
-    end_b64: str | None = None
+    end_b64: bytes | None = None
 
 
 class RoleJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -150,7 +150,7 @@ def role_of(asked: RoleJson) -> Role:
 
 
 def _permissions(asked: PermissionJson) -> list[Permission]:
-    given = {name: bytes_of(name, getattr(asked, name), getattr(asked, f"{name}_b64"), "") for name in _BOUNDS}
+    given = {name: bytes_of(name, getattr(asked, name), getattr(asked, f"{name}_b64"), b"") for name in _BOUNDS}
     for name, bound in given.items():
         if len(bound) > KEY_BYTES_MAX:
             raise InvalidTransaction(name, f"at most {KEY_BYTES_MAX} bytes, not {len(bound)}")

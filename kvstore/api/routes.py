@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kvstore.api import answers, codec, rights
-from kvstore.api.cluster import ClusterJson, LimitsJson, MembersJson, ShardsJson
+from kvstore.api.cluster import ClusterJson, FoundingJson, LimitsJson, MembersJson, ShardsJson
+from kvstore.api.forms import JSON, MSGPACK
 from kvstore.api.model import AGE_MS_MAX, CONSISTENCIES, KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
 
 BYTES = bytes
@@ -45,6 +46,12 @@ class Route(NamedTuple):
         """Who may use it, where tokens are needed: "open" to all, any holder of a "token", "data" if he may do that
         with those keys, or those who may "monitor" or "admin"."""
         return _ACCESS.get(self.name, "admin")
+
+    @property
+    def media_types(self) -> tuple[str, ...]:
+        """Of its bodies, if they are objects."""
+        packed = self.access in ("data", "lease")
+        return (JSON.media_type, MSGPACK.media_type) if packed else (JSON.media_type,)
 
     @property
     def place(self) -> str:
@@ -103,7 +110,7 @@ _ACCESS = {
     **dict.fromkeys(("get", "put", "delete", "scan", "delete_range", "txn", "watch"), "data"),
     **dict.fromkeys(("grant_lease", "lease", "renew_lease", "revoke_lease"), "lease"),
     **dict.fromkeys(("cluster", "members", "shards", "limits", "openapi"), "token"),
-    **dict.fromkeys(("livez", "readyz"), "open"),
+    **dict.fromkeys(("livez", "readyz", "founding"), "open"),
     "metrics": "monitor",
 }
 
@@ -132,7 +139,8 @@ ROUTES: tuple[Route, ...] = (
           None, EVENTS, (200,), (*READ, 410)),
     Route("POST", "/v1/leases", "grant_lease", "A lease: keys that are attached to it go when it expires.",
           (_ID, _TIMEOUT), codec.LeaseJson, answers.LeaseAnswer, (201,), WRITE),
-    Route("GET", "/v1/leases/{id}", "lease", "A lease, and how long it lives yet.", (_LEASE_ID, _TIMEOUT),
+    Route("GET", "/v1/leases/{id}", "lease", "A lease, and how long it lives yet.",
+          (_LEASE_ID, Parameter("keys", "query", _FLAG, "Also the first thousand keys attached to it."), _TIMEOUT),
           None, answers.LeaseAnswer, (200,), (*READ, 404)),
     Route("POST", "/v1/leases/{id}/renew", "renew_lease", "The lease begins anew.", (_LEASE_ID, _ID, _TIMEOUT),
           None, answers.LeaseAnswer, (200,), (*WRITE, 404)),
@@ -165,6 +173,8 @@ ROUTES: tuple[Route, ...] = (
           ShardsJson),
     Route("GET", "/v1/limits", "limits", "Of requests.", (), None, LimitsJson),
     Route("GET", "/v1/openapi.json", "openapi", "This document.", (), None, dict[str, Any]),
+    Route("GET", "/v1/founding", "founding", "Whether this replica has begun, for those that begin.", (), None,
+          FoundingJson),
     Route("GET", "/livez", "livez", "Whether this replica lives.", (), None, str, (200,), (503,)),
     Route("GET", "/readyz", "readyz", "Whether it serves.", (), None, str, (200,), (503,)),
     Route("GET", "/metrics", "metrics", "Prometheus.", (), None, str),

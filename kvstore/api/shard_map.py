@@ -28,7 +28,12 @@ ALL_SLOTS = b"\xff\xff"
 """Among slots, two bytes each and rising: and all others."""
 
 Places = Mapping[int, Place]
-"""Of slots that were moved; all others are where they were at first."""
+"""Of slots that were moved; all others are where they were at first. See `own_slot`, too."""
+
+
+def own_slot(shard: GroupId) -> int:
+    """No key's: it stands for the shard itself, which has it from the first move to it on."""
+    return SLOTS + shard
 
 
 class PlacedRun(msgspec.Struct, array_like=True, gc=False):
@@ -171,15 +176,16 @@ class ShardMap:
         shards = self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
         return slots, shards, everywhere
 
-    def after(self, places: Places, shards: Iterable[GroupId] = ()) -> ShardMap:
-        """This map after these moves; its version tells the time of the last one. shards: that there are more now."""
+    def after(self, places: Places) -> ShardMap:
+        """This map after these moves; its version tells the time of the last one."""
         if not places:
-            return self if set(shards) <= set(self.shards) else ShardMap(self.version, self.slots, shards)
+            return self
         slots = list(self.slots)
         for slot, place in places.items():
-            slots[slot] = place.shard
+            if slot < SLOTS:
+                slots[slot] = place.shard
         version = self.version + max(place.since.time for place in places.values())
-        return ShardMap(version, slots, {*self.shards, *shards})
+        return ShardMap(version, slots, {*self.shards, *[place.shard for place in places.values()]})
 
     @classmethod
     def even(cls, shards: Sequence[GroupId], version: int = 1) -> ShardMap:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvstore import config
+from kvstore import config, identity
 from kvstore.api.model import CUT
 from kvstore.backup.files import MANIFEST, BackupError, Manifest, ShardManifest, read_rows, verify
 from kvstore.config import ClusterConfig, ReplicaConfig
@@ -66,7 +66,7 @@ def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callab
     _check_clock(manifest)
     beside = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
-        config.create(beside, made)
+        identity.create(beside, made)
         first = _cut(made, Timestamp.parse(manifest.timestamp))
         by_id = {shard.id: shard for shard in manifest.shards}
         for replica in made.replicas:
@@ -148,7 +148,7 @@ class _Seeding:
             install.begin(journal, _protocol(made, replica), self._first, outcome, bases, made.durability)
             meta = meta_of(owner_of(made.cluster, replica.id), _FIRST, self._first.timestamp.encode(), digest)
             backend.apply(Changes({META: {**meta}}, b""))
-        config.mark_started(self._home)
+        identity.mark_started(self._home)
 
     def _bases(self, backend: Backend) -> Iterator[records.Base]:
         """For the journal, each once the data has it."""

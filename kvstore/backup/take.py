@@ -23,12 +23,12 @@ from pathlib import Path
 
 import msgspec
 
-from kvstore.api.cluster import ClusterJson, ShardJson, decode_cluster
+from kvstore.api.cluster import ShardJson
 from kvstore.api.codec import id_text
 from kvstore.api.shard_map import Place, PlacedRun, ShardMap, add_places, decode_places
 from kvstore.backup.files import FORMAT, BackupError, Manifest, RowWriter, ShardManifest, verify, write_manifest
-from kvstore.cluster import fetch, open_cluster
-from kvstore.config import CLUSTER_FILE
+from kvstore.cluster import fetch
+from kvstore.status import described, urls_of
 from kvstore.storage.cut import CutRows, decode_cut_rows
 from multicast.types import Timestamp, new_message_id
 
@@ -53,7 +53,7 @@ def take(source: str, target: Path, progress: Callable[[str], None]) -> Manifest
     done; then nothing is left behind. ConfigError."""
     if target.exists():
         raise BackupError(f"{target} exists already; nothing was changed")
-    urls = _urls(source)
+    urls = urls_of(source)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     for attempt in range(1, TRIES + 1):
         try:
@@ -71,31 +71,12 @@ def take(source: str, target: Path, progress: Callable[[str], None]) -> Manifest
     raise AssertionError("it returns or raises")
 
 
-def _urls(source: str) -> list[str]:
-    """Of the replicas that may be asked first."""
-    if (Path(source) / CLUSTER_FILE).exists():
-        return [replica.url for replica in open_cluster(Path(source)).replicas]
-    if Path(source).is_dir():
-        raise BackupError(f"{source}: there is no {CLUSTER_FILE} in this directory")
-    return [(source if "://" in source else f"http://{source}").rstrip("/")]
-
-
-def _describe(urls: list[str]) -> ClusterJson:
-    why = "there is no replica"
-    for url in urls:
-        try:
-            return decode_cluster(fetch(f"{url}/v1/cluster")[1])
-        except (OSError, ValueError, msgspec.DecodeError) as error:
-            why = f"{url}: {error}"
-    raise BackupError(f"no replica says what its cluster is: {why}")
-
-
 def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None]) -> None:
-    known = _describe(urls)
+    known = described(urls)
     every = [replica.url for shard in known.shards for replica in shard.replicas]
     version = _cut(every)
     progress(f"cut at {version}")
-    leaders = _describe(every)
+    leaders = described(every)
     with contextlib.ExitStack() as opened:
         fetches = [_Fetch(shard, version, directory, opened) for shard in leaders.shards]
         said = began = time.monotonic()

@@ -15,6 +15,7 @@ import msgspec
 
 from kvstore.api.model import (
     NO_LEASE,
+    NUMBERS,
     SILENT,
     Add,
     Append,
@@ -24,7 +25,10 @@ from kvstore.api.model import (
     DeleteRange,
     Get,
     LeasedPut,
+    Max,
+    Min,
     Move,
+    NoneNewer,
     Operation,
     OperationResult,
     Put,
@@ -106,7 +110,8 @@ class MovedRow(msgspec.Struct, array_like=True, gc=False):
 class Given(msgspec.Struct, array_like=True, gc=False):
     """What one step of a move hands over. rows: of the slots. ids: (id, what is remembered beside it), of transactions
     that touched the slots. rows_to, ids_to: up to where this shard's rows and ids have been given. first: what earlier
-    steps handed over does not count. last: all is given; from this step on the slots are the target's.
+    steps handed over does not count. last: all is given; from this step on the slots are the target's. rules: with the
+    last step to a shard that was added: (name, record) of all rights.
     """
 
     rows: list[MovedRow]
@@ -115,6 +120,7 @@ class Given(msgspec.Struct, array_like=True, gc=False):
     ids_to: bytes
     first: bool
     last: bool
+    rules: list[tuple[bytes, bytes]] = []
 
 
 class MoveOutcome(Outcome, array_like=True, gc=False):
@@ -186,8 +192,8 @@ class Base(msgspec.Struct, array_like=True, gc=False):
 class Asked(msgspec.Struct, omit_defaults=True):
     """What a client asked for. compare: [key, target, operator, operand], a version as its text. success, failure:
     ["get", key], ["put", key, value], to attach it also the key of the lease's row, ["revoke", that key], ["delete",
-    key], ["add", key, n], ["append", key, value], and "range", "keys" (no values), "count" or "delete_range" with a
-    prefix, and, if there are any, two bounds: ["range", prefix, start, end].
+    key], ["add", key, n], ["min", key, n], ["max", key, n], ["append", key, value], and "range", "keys" (no values),
+    "count" or "delete_range" with a prefix, and, if there are any, two bounds: ["range", prefix, start, end].
     """
 
     compare: list[list[str | bool]] = []
@@ -196,9 +202,9 @@ class Asked(msgspec.Struct, omit_defaults=True):
 
 
 Told = list[str | int | bool | dict[str, str] | None]
-"""What a client was told, per operation of the branch that ran: of a get the value or null, of an add the new integer,
-of an append the new length in bytes, of a delete whether there was something, of a range key -> value, of keys key ->
-version, of a count and a delete_range how many, else null."""
+"""What a client was told, per operation of the branch that ran: of a get the value or null, of an add, min or max the
+new integer, of an append the new length in bytes, of a delete whether there was something, of a range key -> value, of
+keys key -> version, of a count and a delete_range how many, else null."""
 
 
 class HistoryEvent(msgspec.Struct, omit_defaults=True):
@@ -211,6 +217,9 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
     "invoke"; told: of an "ok". Without them what was written and read cannot be compared.
     shard, position: of an "ok" of a read that was asked without an id: which shard, and how many of its deliveries the
     read saw, standing in no journal; 0: it was ordered, and its version tells which it is.
+    consistency, age_us: of an "invoke" of a read that may miss something (`kvstore.api.model.Consistency`); empty:
+    linearizable. places: of an "ok" of such a read, or of one of several shards, that stands in no journal: shard ->
+    how many of its deliveries were seen. at: instead, the version at which all shards were read.
     """
 
     process: int
@@ -227,6 +236,10 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
     told: Told | None = None
     shard: int = -1
     position: int = 0
+    consistency: str = ""
+    age_us: int = 0
+    places: dict[int, int] = {}
+    at: str = ""
 
 
 def value_text(value: bytes) -> str:
@@ -242,7 +255,9 @@ def value_text(value: bytes) -> str:
 def asked(
     compare: Sequence[Compare] = (), success: Sequence[Operation] = (), failure: Sequence[Operation] = ()
 ) -> Asked | None:
-    """For a history; None if a key is no text."""
+    """For a history; None if a key is no text, or what is asked depends on keys of which no journal tells."""
+    if any([isinstance(operation, NoneNewer) for operation in (*success, *failure)]):
+        return None
     try:
         return Asked([_compare(c) for c in compare], [_operation(o) for o in success], [_operation(o) for o in failure])
     except UnicodeDecodeError:
@@ -263,6 +278,8 @@ def _operation(operation: Operation) -> list[str | int]:
         return ["delete", operation.key.decode()]
     if isinstance(operation, Add):
         return ["add", operation.key.decode(), operation.delta]
+    if isinstance(operation, Min | Max):
+        return ["min" if isinstance(operation, Min) else "max", operation.key.decode(), operation.value]
     if isinstance(operation, Append):
         return ["append", operation.key.decode(), value_text(operation.value)]
     if isinstance(operation, LeasedPut):
@@ -291,13 +308,15 @@ def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Tol
 
 
 def _told(operation: Operation, result: OperationResult) -> Any:
+    if isinstance(operation, NoneNewer):
+        return None
     if isinstance(operation, Get):
         return None if result.found is None else value_text(result.found.value)
     if isinstance(operation, (*SILENT, Cut, Move, Rule)):
         return None
     if isinstance(operation, Delete):
         return result.deleted
-    if isinstance(operation, Add):
+    if isinstance(operation, NUMBERS):
         return result.value
     if isinstance(operation, Append):
         return result.length

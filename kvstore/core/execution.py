@@ -20,11 +20,11 @@ from kvstore.api.model import (
     LEASE_KEYS_MAX,
     LEASED,
     NO_LEASE,
+    NUMBERS,
     RANGE_KEYS_MAX,
     RANGES,
     SILENT,
     VALUE_BYTES_MAX,
-    Add,
     Append,
     Compare,
     Cut,
@@ -33,6 +33,8 @@ from kvstore.api.model import (
     Get,
     KeyValue,
     LeasedPut,
+    NoneNewer,
+    Number,
     Operation,
     OperationResult,
     Put,
@@ -42,6 +44,7 @@ from kvstore.api.model import (
     Transaction,
     between,
     bounds,
+    counted,
     lease_key,
 )
 from kvstore.api.shard_map import slot_of
@@ -66,9 +69,9 @@ class _Release(NamedTuple):
 
 
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
-_FALLIBLE = (Add, Append, DeleteRange, LeasedPut, _Attach)
+_FALLIBLE = (*NUMBERS, Append, DeleteRange, LeasedPut, NoneNewer, _Attach)
 _READING = (Get, Range, Cut)
-_REACHING = (DeleteRange, LeasedPut, Revoke)
+_REACHING = (DeleteRange, LeasedPut, NoneNewer, Revoke)
 _PUT_RESULT = OperationResult()
 
 Indexed = list[tuple[int, Operation | _Attach | _Release]]
@@ -127,17 +130,17 @@ class LocalPlan:
         keys = {c.key for c in self.compares}
         for branch in (self.success, self.failure):
             for _, op in branch:
-                if isinstance(op, (Add, Append, _Attach)):
+                if isinstance(op, (*NUMBERS, Append, _Attach)):
                     keys.add(op.key)
         return keys
 
     def written_keys(self) -> set[bytes]:
         """Every key that either branch may write; any other, too, if it depends on keys that it does not name."""
-        written = (Put, Delete, Add, Append, LeasedPut, _Attach)
+        written = (Put, Delete, *NUMBERS, Append, LeasedPut, _Attach)
         return {op.key for branch in (self.success, self.failure) for _, op in branch if isinstance(op, written)}
 
     def reaches_unnamed(self) -> bool:
-        """Whether either branch may delete, or count, keys that it does not name."""
+        """Whether either branch may delete, count, or judge keys that it does not name."""
         transaction = self.transaction
         return any([type(op) in _REACHING for op in (*transaction.success, *transaction.failure)])
 
@@ -259,18 +262,18 @@ class Execution:
         self.writes[operation.key] = None
         return OperationResult(deleted=existed)
 
-    def _add(self, operation: Add) -> OperationResult:
-        row = self._current(operation.key)
-        value = 0
+    def _count(self, operation: Number) -> OperationResult:
+        row, name = self._current(operation.key), type(operation).__name__.lower()
+        before = None
         if row is not None:
             if not _INTEGER.fullmatch(row.value):
-                raise Impossible("add: the value is not a decimal integer", operation.key)
-            value = int(row.value)
+                raise Impossible(f"{name}: the value is not a decimal integer", operation.key)
+            before = int(row.value)
+            if not INT64_MIN <= before <= INT64_MAX:
+                raise Impossible(f"{name}: the value is not a signed 64-bit integer", operation.key)
+        value = counted(operation, before)
         if not INT64_MIN <= value <= INT64_MAX:
-            raise Impossible("add: the value is not a signed 64-bit integer", operation.key)
-        value += operation.delta
-        if not INT64_MIN <= value <= INT64_MAX:
-            raise Impossible("add: the sum does not fit a signed 64-bit integer", operation.key)
+            raise Impossible(f"{name}: the sum does not fit a signed 64-bit integer", operation.key)
         self._change(operation.key, b"%d" % value, row)
         return OperationResult(value=value)
 
@@ -292,7 +295,10 @@ class Execution:
         if operation.count_only:
             found, more = self._find(operation, RANGE_KEYS_MAX, True)
             return OperationResult(value=len(found), more=more)
-        found, more = self._find(operation, operation.limit, operation.keys_only, operation.reverse)
+        if operation.lease:
+            found, more = self._find_attached(operation)
+        else:
+            found, more = self._find(operation, operation.limit, operation.keys_only, operation.reverse)
         for entry in found:
             self.read_bytes += len(entry.key) + len(entry.value)
         return OperationResult(entries=tuple(found), more=more)
@@ -305,6 +311,17 @@ class Execution:
         for entry in found:
             self.writes[entry.key] = None
         return OperationResult(value=len(found))
+
+    def _none_newer(self, operation: NoneNewer) -> OperationResult:
+        first, end = bounds(operation)
+        found, more = self._state.scan(first, end, RANGE_KEYS_MAX, False, True)
+        for entry in found:
+            self._seen[entry.key] = entry.version
+            if entry.version > operation.version:
+                raise Impossible(f"none_newer: a key was written at {entry.version}", entry.key)
+        if more:
+            raise Impossible(f"none_newer: more than {RANGE_KEYS_MAX} keys in a shard", first)
+        return OperationResult()
 
     def _find(
         self, operation: Range | DeleteRange, limit: int, keys_only: bool, reverse: bool = False
@@ -336,6 +353,13 @@ class Execution:
                 else:
                     self._rows.setdefault(entry.key, entry)
         return found, more
+
+    def _find_attached(self, operation: Range) -> tuple[list[KeyValue], bool]:
+        first, end = bounds(operation)
+        keys = sorted([key for key in self._attached(operation.lease) if between(key, first, end)])
+        rows = [self._current(key) for key in keys[: operation.limit]]
+        found = [KeyValue(r.key, b"", r.version, r.create_version, r.lease) for r in rows if r is not None]
+        return found, len(keys) > operation.limit
 
     def _attach(self, operation: _Attach) -> None:
         row = self._current(operation.key)
@@ -385,10 +409,11 @@ def _key_of(found: KeyValue) -> bytes:
 _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
     Get: Execution._get,
     Delete: Execution._delete,
-    Add: Execution._add,
+    **dict.fromkeys(NUMBERS, Execution._count),
     Append: Execution._append,
     Range: Execution._range,
     DeleteRange: Execution._delete_range,
+    NoneNewer: Execution._none_newer,
     Cut: Execution._cut,
     LeasedPut: Execution._leased_put,
     _Release: Execution._release,

@@ -25,9 +25,14 @@ counts: if it leads to a shard that was not asked, the transaction was *moved*, 
     timestamp the source serves, above it the target.
 Maps only help to find the shards: replicas tell one another what their shards have given and taken, the latest move of
 a slot counts, and who is told *moved* asks again, under the same id, when the map is another one. A transaction with a
-Range or a Cut has all slots: it goes to all shards that its replica knows, and those at first are always among them, so
-that what holds of a key holds of each slot. So a shard that was added (`multicast.parts.founding`) is asked as soon as
-it has a slot, by whoever has not heard of it, too.
+Range, a Cut or a Rule has all slots: it goes to all shards that its replica knows, and those at first are always among
+them, so that what holds of a key holds of each slot.
+
+Shards that were added (`multicast.parts.founding`). With the first move to it, which may be of no slots, such a shard
+gets a slot that is its own (`own_slot`), and is known by that: nothing but steps of moves goes to it before, and from
+then on whatever has all slots, by whoever has not heard of it, too. With that move it gets the rights of the source, as
+they are at the step's place in the order; a change of them goes to all shards that have begun, or has no effect. So
+every shard judges by the same ones.
 
 What was overwritten stays where it was: from a move on both shards read at no version before it (`forget_past`), so
 that a read at a version of all shards finds each row once.
@@ -47,7 +52,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from kvstore.api.model import RANGES, Cut, KeyValue, Move, OperationResult, Transaction
+from kvstore.api.model import RANGE_BYTES_MAX, RANGES, Cut, KeyValue, Move, OperationResult, Rule, Transaction
 from kvstore.api.shard_map import (
     Place,
     PlacedRun,
@@ -56,6 +61,7 @@ from kvstore.api.shard_map import (
     decode_places,
     encode_places,
     is_everywhere,
+    own_slot,
     places_of,
     runs_of,
     slot_of,
@@ -65,16 +71,17 @@ from kvstore.core.audit import APPLIED, FAILED, MOVED, Given, MovedRow
 from kvstore.core.bundles import last_version
 from kvstore.core.messages import Remembered, decode_remembered
 from kvstore.core.requests import forgotten_before
+from kvstore.core.rights import Rights
 from kvstore.core.rows import decode_row, encode_row
 from kvstore.core.state import PLACES, State
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 PORTION = 2000
-"""Rows, and ids, that one step looks at."""
+"""Rows, and ids, that one step looks at; about RANGE_BYTES_MAX of rows, and as much of those that were given before."""
 
 _LEAVING = b"leaving"
 _GIVEN, _DIRTY, _DIRTY_ID, _STAGED = b"g", b"d", b"i", b"s"
-_EVERY_SLOT = (*RANGES, Cut)
+_EVERY_SLOT = (*RANGES, Cut, Rule)
 _ALL = b"\xff" * 401
 """Greater than any key or id: all has been looked at."""
 
@@ -90,7 +97,7 @@ class Leaving(msgspec.Struct, array_like=True):
 
 class Moves:
     """What one shard knows of moves, by its log; notes in `store` keep it. first_map: where everything was at first,
-    alike everywhere. map: where everything is, and which shards there are, as far as this replica has heard. leaving:
+    alike everywhere. map: where everything is, and which shards have begun, as far as this replica has heard. leaving:
     the move that this shard is the source of, until it is done. portion: see PORTION; the simulation draws it."""
 
     def __init__(self, shard: GroupId, shard_map: ShardMap, store: State, window_us: int):
@@ -102,7 +109,7 @@ class Moves:
         note = store.note(PLACES)
         self.places = places_of(decode_places(note)) if note else {}
         self._runs = runs_of(self.places)
-        self._shards = shard_map.shards
+        self._rights = Rights(store)
         self._known: dict[int, Place] = {}
         self.leaving: Leaving | None = None
         self._leaving_slots: frozenset[int] = frozenset()
@@ -140,20 +147,8 @@ class Moves:
         """What some shard has given and taken. Whether the map is another one now."""
         changed = add_places(self._known, runs)
         if changed:
-            self._draw()
+            self.map = self.first_map.after(self._known)
         return changed
-
-    def know(self, shards: Collection[GroupId]) -> bool:
-        """These are all that are known. Whether there are more than before."""
-        if len(shards) == len(self._shards):
-            return False
-        self._shards = tuple(shards)
-        self._draw()
-        return True
-
-    def _draw(self) -> None:
-        """The map."""
-        self.map = self.first_map.after(self._known, self._shards)
 
     # -- the source ---------------------------------------------------------------------------------------------------
 
@@ -169,8 +164,15 @@ class Moves:
             leaving, first = Leaving(move.target, move.slots), True
         dirty = [] if first else self._store.notes(_DIRTY, self.portion)
         dirty_ids = [] if first else self._store.notes(_DIRTY_ID, self.portion)
-        rows = {key[1:]: self._row(key[1:]) for key, _ in dirty}
-        rows_to, ids_to = leaving.rows_to, leaving.ids_to
+        rows: dict[bytes, MovedRow] = {}
+        size = 0
+        for key, _ in dirty:
+            row = rows[key[1:]] = self._row(key[1:])
+            size += len(row.value or b"")
+            if size > RANGE_BYTES_MAX:
+                break
+        all_dirty = len(rows) == len(dirty) < self.portion
+        rows_to, ids_to = (leaving.rows_to, leaving.ids_to) if slots else (_ALL, _ALL)
         if rows_to != _ALL:
             found, more = self._store.scan(rows_to + b"\0" if rows_to else b"", b"", self.portion)
             rows |= {row.key: _moved_row(row) for row in found if slot_of(row.key) in slots}
@@ -182,9 +184,11 @@ class Moves:
             some = self._store.remembered_after(max(ids_to, kept), self.portion)
             ids += [(id_, record) for id_, record in some if _touches(decode_remembered(record), slots)]
             ids_to = some[-1][0] if len(some) == self.portion else _ALL
-        left = len(dirty) == self.portion or len(dirty_ids) == self.portion or rows_to != _ALL or ids_to != _ALL
+        left = not all_dirty or len(dirty_ids) == self.portion or rows_to != _ALL or ids_to != _ALL
         told = [(id_, _without_ranges(record)) for id_, record in ids if record is not None]
-        return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, not left)
+        knows = move.target in self.first_map.shards or own_slot(move.target) in self.places
+        rules = [] if left or knows else self._rights.given()
+        return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, not left, rules)
 
     def _row(self, key: bytes) -> MovedRow:
         row = self._store.get(key)
@@ -215,6 +219,8 @@ class Moves:
             self._store.forget_past(at)
             place = Place(move.target, timestamp)
             self.places |= dict.fromkeys(_expanded(move.slots), place)
+            if move.target not in self.first_map.shards:
+                self.places[own_slot(move.target)] = place
             self._runs = runs_of(self.places)
             self._store.set_note(PLACES, encode_places(self._runs))
             self.learn(self._runs)
@@ -250,6 +256,8 @@ class Moves:
             if joined is not None:
                 store.remember(message_id, joined)
                 self.remembers(message_id, decode_remembered(joined).slots)
+        if given.rules:
+            self._rights.take(given.rules)
         if given.last:
             for key, kept in store.notes(staged):
                 name = key[len(staged) :]

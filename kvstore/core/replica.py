@@ -485,8 +485,6 @@ class Replica(Application):
     # -- batches and time ---------------------------------------------------------------------------------------------
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
-        if self.moves.know(self.peers.replicas):
-            self.clients.on_map(now, out)
         self.signals.end_batch(out)
         self.reads.end_batch(now, out)
         self.versions.end_batch(now, out)

@@ -7,25 +7,27 @@ transaction come to the same end without telling one another: they deliver it an
 all of them, in one order. So what is ordered after a change has been executed is judged by it, whatever the replica
 where it entered knew. What is read without an order is checked where it is read.
 
-A token that a shard does not know may do nothing, as one that was taken back. A shard that is new would know none, and
-come to another end than the others: so none is added where there are rights (`kvstore.members`).
+A token that a shard does not know may do nothing, as one that was taken back. A shard that was added is given all
+rights with the first move to it, which is ordered, too, and is asked for nothing before (`kvstore.core.moves`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
 from kvstore.api.model import (
     FIRST_KEY,
+    NUMBERS,
     RANGES,
-    Add,
     Append,
     Delete,
     DeleteRange,
     Get,
     LeasedPut,
+    NoneNewer,
     Operation,
     Put,
     Range,
@@ -46,10 +48,11 @@ _NEEDS: dict[type, tuple[str, ...]] = {
     Put: ("write",),
     Delete: ("write",),
     DeleteRange: ("write",),
-    Add: ("read", "write"),
+    **dict.fromkeys(NUMBERS, ("read", "write")),
     Append: ("read", "write"),
     LeasedPut: ("write",),
     Revoke: ("lease",),
+    NoneNewer: ("read",),
 }
 """What an operation needs on its keys: those that tell of a value need to read it. Any other one needs "admin"."""
 
@@ -68,10 +71,16 @@ class Rights:
         """It takes effect."""
         self._store.set_note(_RULES + rule.name, rule.record or None)
 
-    @property
-    def known(self) -> bool:
-        """Whether there are any."""
-        return bool(self._store.notes(_RULES, 1))
+    def given(self) -> list[tuple[bytes, bytes]]:
+        """All, by name, for a shard that knows none."""
+        return [(name[len(_RULES) :], record) for name, record in self._store.notes(_RULES)]
+
+    def take(self, rules: Iterable[tuple[bytes, bytes]]) -> None:
+        """These are all."""
+        for name, _ in self.given():
+            self.change(Rule(name, b""))
+        for name, record in rules:
+            self.change(Rule(name, record))
 
     def token(self, token_id: str) -> Token | None:
         """None: there is none, or no longer."""

@@ -90,7 +90,7 @@ class Shards:
         """Why this transaction must not be multicast now; None if it may be."""
         for shard in shards:
             if shard not in self._peers.replicas:
-                return Refused("invalid", f"there is no shard {shard}", False, "not_applied")
+                return Refused("no_majority", f"there is no shard {shard} known here yet", True, "not_applied")
             trouble = self.trouble(shard, now)
             if trouble:
                 return Refused("no_majority", trouble, True, "not_applied")

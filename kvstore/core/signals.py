@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Literal
 
-from kvstore.core.audit import MOVED, REPEATED
+from kvstore.core.audit import APPLIED, MOVED, REPEATED
 from kvstore.core.bundles import unnamed_id, version_of
 from kvstore.core.execution import vote, voting_keys
 from kvstore.core.log import Entry, Item, Log
@@ -225,12 +225,18 @@ class Signals:
         out.send((sender,), Decisions(self._peers.shard, wanted.id, decided))
 
     def on_decisions(self, message: Decisions) -> None:
-        """Another shard's. PeerError if they are not those of the bundle."""
+        """Another shard's. PeerError if they are not those of the bundle. What a step of a move gives is only in the
+        source's part, and that is kept."""
         entry = self._log.by_id.get(message.id)
-        if entry is not None and message.shard in entry.needed and entry.move is None:
-            if len(message.decided) != len(entry.items):
-                raise PeerError(f"{len(message.decided)} decisions on {len(entry.items)} transactions")
-            entry.decided = message.decided
+        if entry is None or message.shard not in entry.needed:
+            return
+        if len(message.decided) != len(entry.items):
+            raise PeerError(f"{len(message.decided)} decisions on {len(entry.items)} transactions")
+        if entry.move is not None and message.shard == entry.move.source:
+            (decided,) = message.decided
+            if decided is None or decided.status == APPLIED:
+                return
+        entry.decided = message.decided
 
     def on_settled(self, message_id: MessageId) -> None:
         """A quorum of every shard has completed it: nobody will ask for its part."""

@@ -5,6 +5,7 @@
     app         routes: what each request asks of the replica, and how its outcome is rendered
     node        what they need of the replica
     access      who asks, and whether he may use the route
+    record      which requests stand in the log: slow ones, refused ones, and who did what
     admin       roles and tokens
     watching    watches: answers that go on as long as anything changes
     request     what paths, queries and header fields say

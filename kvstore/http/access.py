@@ -19,11 +19,13 @@ class AccessControl:
         self.root = root
         self._rights = rights
 
-    def holder(self, needed: str, fields: Mapping[str, str]) -> str:
-        """The id of the token, empty for root's. needed: see `Route.access`. Problem: there is no such token, or it
-        may not."""
-        if not self.root or needed == "open":
-            return ""
+    def name_of(self, token_id: str) -> str:
+        """Whose token it is, or its id, if it was taken back meanwhile."""
+        known = None if token_id in ("", ROOT) else self._rights().token(token_id)
+        return known.name if known else token_id
+
+    def holder(self, fields: Mapping[str, str]) -> str:
+        """The id of the token. Problem: there is no such token."""
         scheme, _, token = fields.get("authorization", "").partition(" ")
         token_id = id_of(token.strip()) if scheme.lower() == "bearer" else ""
         if not token_id:
@@ -35,8 +37,9 @@ class AccessControl:
         if not is_token(token, digest):
             detail = "Authorization: this token is not known, or no longer"
             raise Problem(401, "unauthenticated", detail, field="Authorization", headers=UNAUTHENTICATED)
-        if token_id == ROOT:
-            return ""
-        if needed not in ("data", "token") and not rights.allows(token_id, needed):
-            raise Problem(403, "forbidden", f"this is for those who may {needed}")
         return token_id
+
+    def check(self, token_id: str, needed: str) -> None:
+        """needed: see `Route.access`. Problem: its holder may not use such a route at all."""
+        if token_id != ROOT and needed not in ("data", "token") and not self._rights().allows(token_id, needed):
+            raise Problem(403, "forbidden", f"this is for those who may {needed}")

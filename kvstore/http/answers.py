@@ -7,13 +7,15 @@ import time
 from http import HTTPStatus
 from typing import NamedTuple
 
+from kvstore.api import forms
 from kvstore.api.codec import id_text
+from kvstore.api.forms import Form
 from kvstore.api.model import KeyValue
 from kvstore.core.messages import Answered
 from multicast.types import ZERO
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-JSON = b"Content-Type: application/json\r\n"
+JSON = forms.JSON.header
 OCTETS = b"Content-Type: application/octet-stream\r\n"
 TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 EVENTS = b"Content-Type: text/event-stream\r\nCache-Control: no-store\r\n"
@@ -77,9 +79,9 @@ def origin_lines(found: KeyValue) -> bytes:
     return b"%bKv-Lease: %b\r\n" % (line, id_text(lease).encode()) if lease else line
 
 
-def json_headers(text_id: str) -> bytes:
+def write_headers(text_id: str, form: Form = forms.JSON) -> bytes:
     """Of the answer to a write. text_id: its id."""
-    return b"%bIdempotency-Key: %b\r\n" % (JSON, text_id.encode())
+    return b"%bIdempotency-Key: %b\r\n" % (form.header, text_id.encode())
 
 
 class Date:

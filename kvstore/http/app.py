@@ -1,7 +1,7 @@
 """The HTTP face of one replica.
 
 Theory of operation. A connection (`kvstore.http.connection`) reads requests and makes a `Call` of each. The handler of
-its route checks it, has its body read (`Call.read_body`), has the transaction ordered and executed (`Node.execute`) and
+its route checks it, has its body read (`Call.read_body`), has the transaction ordered and executed (`Node.request`) and
 renders the result: one function per step, each called when the step before is done, for a request should cost little
 beside what ordering it costs. There is no router: keys are bytes that stand percent-encoded in the raw path. Whatever
 goes wrong is raised as `Problem` and rendered in one place (`Call.step`). Nothing is ordered before the whole request
@@ -17,8 +17,9 @@ from functools import partial
 import msgspec
 
 from kvstore import __version__
-from kvstore.api import answers, codec
-from kvstore.api.cluster import MemberJson, MembersJson, ShardsJson
+from kvstore.api import answers, codec, forms
+from kvstore.api.cluster import BEGUN, FoundingJson, MemberJson, MembersJson, ShardsJson
+from kvstore.api.forms import Form
 from kvstore.api.model import (
     CUT,
     VALUE_BYTES_MAX,
@@ -35,20 +36,22 @@ from kvstore.api.model import (
 )
 from kvstore.api.openapi import document
 from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
+from kvstore.api.rights import ROOT
 from kvstore.api.routes import ROUTES
-from kvstore.config import ConfigError, ReplicaConfig
+from kvstore.config import ConfigError, LogSettings, ReplicaConfig
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered, Refused
+from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.rights import DENIED
 from kvstore.http import errors, request
 from kvstore.http.access import AccessControl
 from kvstore.http.admin import ROLES, TOKENS, Admin
-from kvstore.http.answers import JSON, OCTETS, TEXT, Response, json_headers, origin_lines, read_at, read_at_line
+from kvstore.http.answers import JSON, OCTETS, TEXT, Response, origin_lines, read_at, read_at_line, write_headers
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
 from kvstore.http.leases import LEASES, RENEWALS, LeaseCalls
 from kvstore.http.metrics import Metrics
 from kvstore.http.node import Node
+from kvstore.http.record import Record
 from kvstore.http.watching import Watching
 from kvstore.limits import Limits
 from kvstore.members import Unfit, decode_wanted
@@ -74,28 +77,33 @@ Render = Callable[[Call, Answered], None]
 
 
 class HttpApi:
-    """Answers the calls of all connections, for `node`. root: see `AccessControl`."""
+    """Answers the calls of all connections, for `node`. root: see `AccessControl`. log: which of them it logs."""
 
     def __init__(
-        self, node: Node, limits: Limits, metrics: Metrics, cors_origins: Sequence[str] = (), root: bytes = b""
-    ):
+        self, node: Node, limits: Limits, metrics: Metrics, cors_origins: Sequence[str] = (), root: bytes = b"",
+        log: LogSettings | None = None,
+    ):  # fmt: skip
         self.node = node
         self.limits = limits
         self.metrics = metrics
-        self.calls = Calls(limits, metrics, node.forget, cors_origins)
+        self._access = AccessControl(root, lambda: node.rights())
+        record = Record(log or LogSettings(), self._access.name_of)
+        self.calls = Calls(limits, metrics, node.forget, record, cors_origins)
         self._watch = Watching(node, limits, self.calls, self._check_ready).begin
         leases = LeaseCalls(self._open, self._execute, self._write)
         self._grant_lease, self._lease = leases.grant, leases.look
         self._renew_lease, self._revoke_lease = leases.renew, leases.revoke
         self._routes: dict[str, dict[str, Callable[[Call], None]]] = {}
-        self._access = AccessControl(root, lambda: node.rights())
         self._needed: dict[tuple[str, str], str] = {}
+        self._recorded: dict[tuple[str, str], str] = {}
         admin = Admin(self._open, partial(self._write, writes=True), lambda: node.rights(), limits.body_bytes_max)
         for route in ROUTES:
             methods = self._routes.setdefault(route.place, {"OPTIONS": self._options})
             methods[route.method] = getattr(admin, route.name, None) or getattr(self, f"_{route.name}")
             self._needed[route.place, "OPTIONS"] = "open"
             self._needed[route.place, route.method] = route.access
+            if kind := record.kind(route):
+                self._recorded[route.place, route.method] = kind
             if route.method == "GET":
                 methods["HEAD"] = methods["GET"]
                 self._needed[route.place, "HEAD"] = route.access
@@ -119,8 +127,12 @@ class HttpApi:
             allow = _allowed(methods)
             detail = f"{method[:20]} is not possible here, only {allow}"
             raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
-        if self._access.root:
-            call.by = self._access.holder(self._needed[call.route, method], call.head.fields.values)
+        needed = self._needed[call.route, method]
+        if self._access.root and needed != "open":
+            call.holder = self._access.holder(call.head.fields.values)
+            self._access.check(call.holder, needed)
+            call.by = "" if call.holder == ROOT else call.holder
+        call.recorded = self._recorded.get((call.route, method), "")
         if call.route not in DATA or method == "OPTIONS" or not self.calls.refuses(call):
             handler(call)
 
@@ -172,8 +184,8 @@ class HttpApi:
         self._check_conditions(call, answered)
         version, text_id = str(answered.result.version).encode(), call.text_id.encode()
         created = call.conditions and any(c.target == "exists" and c.operand is False for c in call.conditions)
-        headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (JSON, version, text_id)
-        call.answer(Response(201 if created else 200, headers, answers.put_answer(version, text_id)))
+        headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (call.form.header, version, text_id)
+        call.answer(Response(201 if created else 200, headers, answers.put_answer(version, text_id, call.form)))
 
     def _delete(self, call: Call) -> None:
         self._begin_write(call)
@@ -185,8 +197,8 @@ class HttpApi:
     def _did_delete(self, call: Call, answered: Answered) -> None:
         self._check_conditions(call, answered)
         result = answered.result
-        body = answers.delete_answer(str(result.version), result.results[0].deleted, call.text_id)
-        call.answer(Response(200, json_headers(call.text_id), body))
+        body = answers.delete_answer(str(result.version), result.results[0].deleted, call.text_id, call.form)
+        call.answer(Response(200, write_headers(call.text_id, call.form), body))
 
     def _begin_write(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -226,13 +238,13 @@ class HttpApi:
         version = answered.result.version if answered.seen == ZERO else answered.seen
         assert isinstance(scan, Range)
         if scan.count_only:
-            body = answers.count_answer(version, result.value, result.more)
+            body = answers.count_answer(version, result.value, result.more, call.form)
         else:
             token = None
             if result.more and result.entries:
                 token = request.page_token(result.entries[-1].key, version if self.limits.history_ms else None)
-            body = answers.page_answer(answers.Page(version, result.entries, token), scan.keys_only)
-        call.answer_large(JSON + read_at_line(read_at(answered)), body)
+            body = answers.page_answer(answers.Page(version, result.entries, token), scan.keys_only, call.form)
+        call.answer_large(call.form.header + read_at_line(read_at(answered)), body)
 
     def _delete_range(self, call: Call) -> None:
         fields = call.head.fields.values
@@ -248,22 +260,20 @@ class HttpApi:
 
     def _did_delete_range(self, call: Call, answered: Answered) -> None:
         result = answered.result
-        body = answers.delete_answer(str(result.version), result.results[0].value, call.text_id)
-        call.answer(Response(200, json_headers(call.text_id), body))
+        body = answers.delete_answer(str(result.version), result.results[0].value, call.text_id, call.form)
+        call.answer(Response(200, write_headers(call.text_id, call.form), body))
 
     def _txn(self, call: Call) -> None:
         fields = call.head.fields.values
         if call.query:
             call.freshness = request.freshness_of(request.query_of(call.query, request.FRESHNESS))
-        if not request.is_json(fields.get("content-type", "")):
-            detail = f"Content-Type: application/json is needed, not {fields.get('content-type', 'none')[:60]!r}"
-            raise Problem(415, "unsupported_type", detail, field="Content-Type")
+        form = request.form_of(fields)
         call.message_id = request.message_id_of(fields) or NO_ID
         self._open(call)
-        call.read_body("the body", self.limits.body_bytes_max, self._txn_body)
+        call.read_body("the body", self.limits.body_bytes_max, partial(self._txn_body, form))
 
-    def _txn_body(self, call: Call, body: bytes) -> None:
-        transaction = request.valid(codec.parse_transaction, body)
+    def _txn_body(self, form: Form, call: Call, body: bytes) -> None:
+        transaction = request.valid(partial(codec.parse_transaction, form=form), body)
         if not call.message_id and only_reads(transaction):
             self._execute(call, transaction, self._did_txn)
         elif call.query:
@@ -272,8 +282,10 @@ class HttpApi:
             self._write(call, transaction, self._did_txn, _writes(transaction))
 
     def _did_txn(self, call: Call, answered: Answered) -> None:
-        body = answers.transaction_answer(call.transaction, answered.result, answered.results_omitted, call.text_id)
-        headers = json_headers(call.text_id) if call.text_id else JSON + read_at_line(read_at(answered))
+        form, result, omitted = call.form, answered.result, answered.results_omitted
+        body = answers.transaction_answer(call.transaction, result, omitted, call.text_id, form)
+        read_line = read_at_line(read_at(answered))
+        headers = write_headers(call.text_id, form) if call.text_id else form.header + read_line
         call.answer_large(headers, body)
 
     def _outcome(self, call: Call) -> None:
@@ -283,7 +295,7 @@ class HttpApi:
         call.text_id, call.ordered = codec.id_text(message_id), True
         self._open(call)
         self._check_ready()
-        call.token = self.node.lookup(message_id, partial(call.step, self._did_look_up))
+        call.token = self.node.request(Lookup(message_id), partial(call.step, self._did_look_up))
 
     def _did_look_up(self, call: Call, answer: Answered | Refused) -> None:
         if isinstance(answer, Answered):
@@ -296,7 +308,7 @@ class HttpApi:
             told = answers.Outcome(call.text_id, NOT_APPLIED, code=answer.code, detail=answer.message)
         else:
             raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
-        call.answer(Response(200, JSON, codec.encode(told)))
+        call.answer(Response(200, call.form.header, call.form.encode(told)))
 
     # -- backups ------------------------------------------------------------------------------------------------------
 
@@ -307,7 +319,7 @@ class HttpApi:
 
     def _did_cut(self, call: Call, answered: Answered) -> None:
         body = answers.cut_answer(str(answered.result.version), call.text_id)
-        call.answer(Response(200, json_headers(call.text_id), body))
+        call.answer(Response(200, write_headers(call.text_id), body))
 
     def _cut_rows(self, call: Call) -> None:
         """Read in a thread: pages may have to come from the disk."""
@@ -352,7 +364,7 @@ class HttpApi:
 
     def _did_move(self, call: Call, answered: Answered) -> None:
         more = answered.results_omitted or answered.result.results[0].more
-        call.answer(Response(200, json_headers(call.text_id), codec.encode(answers.MoveAnswer(more, call.text_id))))
+        call.answer(Response(200, write_headers(call.text_id), codec.encode(answers.MoveAnswer(more, call.text_id))))
 
     # -- ordering -----------------------------------------------------------------------------------------------------
 
@@ -380,7 +392,8 @@ class HttpApi:
         call.transaction = transaction
         call.ordered = writes
         answer = partial(call.step, self._executed, render)
-        call.token = self.node.execute(call.message_id, transaction, answer, call.at, *call.freshness)
+        asked = Execute(call.message_id, transaction, call.at, *call.freshness)
+        call.token = self.node.request(asked, answer)
 
     def _check_ready(self) -> None:
         if self.calls.stopping:
@@ -395,7 +408,7 @@ class HttpApi:
         failure = answer.result.failure
         if failure:
             code, status = ("forbidden", 403) if failure.startswith(DENIED) else ("failed", 422)
-            [(name, text)] = codec.text_or_b64("key", answer.result.failure_key).items()
+            [(name, text)] = msgspec.to_builtins(forms.text_or_b64("key", answer.result.failure_key)).items()
             raise Problem(status, code, f"{failure} ({name} {text!r})" if text else failure)
         if answer.results_omitted and call.message_id == NO_ID and len(call.transaction.success) == 1:
             # A read of a size that fits, and what another shard read for it was lost on its way: it is read again.
@@ -440,6 +453,10 @@ class HttpApi:
 
     def _openapi(self, call: Call) -> None:
         call.answer(Response(200, JSON, codec.encode(document(__version__))))
+
+    def _founding(self, call: Call) -> None:
+        known = self.node.describe_cluster()
+        call.answer(Response(200, JSON, codec.encode(FoundingJson(known.cluster_id, known.self_id, BEGUN))))
 
     def _livez(self, call: Call) -> None:
         failure = self.node.failure()

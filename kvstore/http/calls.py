@@ -14,14 +14,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import math
+import re
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import structlog
 
+from kvstore.api import forms
+from kvstore.api.forms import Form
 from kvstore.api.http1 import Head
 from kvstore.api.model import Compare, Consistency, Transaction
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
@@ -32,6 +36,7 @@ from kvstore.http.answers import Response
 from kvstore.http.budget import Arrivals, ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
+from kvstore.http.record import Record
 from kvstore.limits import Limits
 from multicast.types import MessageId, Timestamp
 
@@ -52,6 +57,7 @@ CORS = (
     b"Access-Control-Expose-Headers: ETag, Idempotency-Key, Kv-Create-Version, Kv-Lease, Kv-Read-At\r\n"
 )
 
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,64}")
 _log = structlog.get_logger("kvstore.http")
 
 
@@ -77,6 +83,10 @@ class Caller(Protocol):
     def abort(self) -> None:
         """End the connection."""
 
+    @property
+    def address(self) -> str:
+        """The client's; empty if it is not known."""
+
 
 class Stream(Protocol):
     """What makes an answer that goes on."""
@@ -94,9 +104,10 @@ class Stream(Protocol):
 class Call:
     """One request. `response` is None until it is answered.
 
-    by: the id of its token, empty if its holder may do everything. deadline: `time.monotonic` seconds; inf before
-    `Calls.open`. ordered: whether it may have had an effect. text_id: of a write, once it has one. body_bytes_max,
-    then: set while the body is waited for, see `read_body`.
+    holder: the id of its token, empty if nobody has shown one; by: empty if he may do everything, too. recorded: see
+    `Record.kind`. deadline: `time.monotonic` seconds; inf before `Calls.open`. ordered: whether it may have had an
+    effect. text_id: of a write, once it has one. body_bytes_max, then: set while the body is waited for, see
+    `read_body`.
     """
 
     # What a handler keeps between the head of a request, its body and its outcome.
@@ -116,9 +127,10 @@ class Call:
     token = 0
     text_id = ""
     stream: Stream | None = None
-    by = ""
+    by = holder = recorded = ""
     then: Callable[[Call, bytes], None] | None = None
     deadline = math.inf
+    _request_id = ""
     _under_way_since = 0.0
     _ordering = 0
     _turn: asyncio.Task[int] | None = None
@@ -135,10 +147,32 @@ class Call:
         self.path, _, self.query = (target if target[0] == "/" else _origin_form(target)).partition("?")
         self.route = self.path
 
+    @cached_property
+    def form(self) -> Form:
+        """That of its answer, unless that is a problem."""
+        return forms.accepted(self.head.fields.values.get("accept", ""))
+
     @property
     def concurrent(self) -> bool:
         """Whether what follows it on its connection need not wait for it."""
         return self.head.fields.values.get("x-concurrent") == "1"
+
+    @property
+    def request_id(self) -> str:
+        """By which its client calls it (X-Request-Id), or we do."""
+        given = self.head.fields.values.get("x-request-id", "")
+        self._request_id = self._request_id or (given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8))
+        return self._request_id
+
+    @property
+    def address(self) -> str:
+        """Of its client; empty if it is not known."""
+        return self.caller.address
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its answer has no end."""
+        return self.stream is not None
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
@@ -151,11 +185,12 @@ class Call:
         except Problem as problem:
             self.fail(problem)
         except Exception:
-            _log.exception("our own error", route=self.route, method=self.head.method)
+            _log.exception("our own error", route=self.route, method=self.head.method, request_id=self.request_id)
             self.fail(errors.internal())
 
     def fail(self, problem: Problem) -> None:
         """Answer with a problem. The id of a write goes out with every answer, good or bad."""
+        problem.request_id = self.request_id
         if self.text_id:
             problem.id = self.text_id
             problem.headers.setdefault("Idempotency-Key", self.text_id)
@@ -183,7 +218,9 @@ class Call:
             self.leave()
             if self.stream is not None and not response.streams:
                 self.stream.gone()
-            self.calls.metrics.observe(self.head.method, self.route, response.status, time.monotonic() - self.began)
+            seconds = time.monotonic() - self.began
+            self.calls.metrics.observe(self.head.method, self.route, response.status, seconds)
+            self.calls.record.ended(self, response.status, seconds)
             self.caller.answered(self)
 
     def time_up(self) -> None:
@@ -306,12 +343,14 @@ class Call:
 class Calls:
     """The open calls of one server: their deadlines, the room for their bodies, and their end.
 
-    forget(token): nobody waits for that answer of the replica any longer.
+    forget(token): nobody waits for that answer of the replica any longer. record: of those that are answered.
     """
 
     def __init__(
-        self, limits: Limits, metrics: Metrics, forget: Callable[[int], None], cors_origins: Sequence[str] = ()
-    ):
+        self, limits: Limits, metrics: Metrics, forget: Callable[[int], None], record: Record,
+        cors_origins: Sequence[str] = (),
+    ):  # fmt: skip
+        self.record = record
         self.cors_origins = frozenset(cors_origins)
         self.metrics = metrics
         self.forget = forget

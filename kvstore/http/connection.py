@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- what the calls say -------------------------------------------------------------------------------------------
 
     def answered(self, call: Call) -> None:
-        """See `Caller`; so the next six."""
+        """See `Caller`; so the next seven."""
         calls = self._calls
         while calls and (response := calls[0].response) is not None and self._streaming is None:
             if response.streams:
@@ -135,6 +135,11 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End it, whatever is on its way."""
         self._transport.abort()
+
+    @property
+    def address(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
 
     def _begin_stream(self, call: Call, response: Response) -> None:
         """No other answer follows on this connection."""

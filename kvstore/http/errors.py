@@ -30,7 +30,8 @@ STATUS_OF_REFUSAL = {
 
 
 class Problem(Exception):
-    """An answer other than success. Raised anywhere under a handler, rendered at the top. id: of the write, as text."""
+    """An answer other than success. Raised anywhere under a handler, rendered at the top. id: of the write, as text.
+    request_id: of the call."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Problem(Exception):
         self.retryable = retryable
         self.outcome = outcome
         self.field = field
-        self.id = ""
+        self.id = self.request_id = ""
         self.headers = headers or {}
 
     def response(self) -> Response:
@@ -62,6 +63,7 @@ class Problem(Exception):
             retryable=self.retryable,
             outcome=self.outcome,
             id=self.id or msgspec.UNSET,
+            request_id=self.request_id or msgspec.UNSET,
             field=self.field or msgspec.UNSET,
         )
         headers = {"Content-Type": "application/problem+json", **self.headers}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kvstore.api import codec, leases
-from kvstore.api.answers import LeaseAnswer
-from kvstore.api.model import InvalidTransaction, KeyValue, Transaction
+import msgspec
+
+from kvstore.api import codec, forms, leases
+from kvstore.api.answers import LeaseAnswer, entry_json
+from kvstore.api.model import InvalidTransaction, KeyValue, OperationResult, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered
 from kvstore.http import request
-from kvstore.http.answers import JSON, Response, json_headers
+from kvstore.http.answers import Response, write_headers
 from kvstore.http.calls import Call
 from kvstore.http.errors import Problem, invalid
 
@@ -45,7 +47,8 @@ class LeaseCalls:
 
     def _grant(self, call: Call, body: bytes) -> None:
         try:
-            ttl_ms = codec.parse_ttl_ms(body)
+            form = forms.of_body(call.head.fields.values.get("content-type", "")) or forms.JSON
+            ttl_ms = codec.parse_ttl_ms(body, form)
             leases.check_ttl(ttl_ms)
         except InvalidTransaction as error:
             raise invalid(error.field, error.problem) from None
@@ -57,20 +60,24 @@ class LeaseCalls:
     def _granted(self, call: Call, answered: Answered) -> None:
         row = call.transaction.success[0]
         version = str(answered.result.version)
-        ttl_ms = leases.decode_lease(row.value).ttl_ms  # type: ignore[union-attr]
-        body = codec.encode(LeaseAnswer(call.text_id, ttl_ms, version, ttl_ms))
-        call.answer(Response(201, json_headers(call.text_id), body))
+        assert isinstance(row, Put)
+        ttl_ms = leases.decode_lease(row.value).ttl_ms
+        body = call.form.encode(LeaseAnswer(call.text_id, ttl_ms, version, ttl_ms))
+        call.answer(Response(201, write_headers(call.text_id, call.form), body))
 
     def look(self, call: Call) -> None:
         """How long it lives yet is by this replica's clock, and no promise."""
+        keys = request.flag_of(call.query, "keys")
+        call.query = ""
         self._name(call, "")
         self._open(call)
-        self._read(call, leases.look(call.key), self._looked)
+        self._read(call, leases.look(call.key, keys), self._looked)
 
     def _looked(self, call: Call, answered: Answered) -> None:
         row = self._row(answered)
         left_ms = leases.decode_lease(row.value).ttl_ms - (time.time_ns() // 1000 - row.version.time) // 1000
-        self._tell(call, row, left_ms, JSON)
+        attached = answered.result.results[0] if len(answered.result.results) > 1 else None
+        self._tell(call, row, left_ms, call.form.header, attached)
 
     def renew(self, call: Call) -> None:
         """It begins anew."""
@@ -81,7 +88,7 @@ class LeaseCalls:
 
     def _renewed(self, call: Call, answered: Answered) -> None:
         row = self._row(answered)
-        self._tell(call, row, leases.decode_lease(row.value).ttl_ms, json_headers(call.text_id))
+        self._tell(call, row, leases.decode_lease(row.value).ttl_ms, write_headers(call.text_id, call.form))
 
     def revoke(self, call: Call) -> None:
         """It is looked at, and revoked if it is still as it was; else once more."""
@@ -98,8 +105,8 @@ class LeaseCalls:
         if not answered.result.succeeded:
             self._revoke(call, answered)
             return
-        body = codec.encode({"version": str(answered.result.version), "id": call.text_id})
-        call.answer(Response(200, json_headers(call.text_id), body))
+        body = call.form.encode({"version": str(answered.result.version), "id": call.text_id})
+        call.answer(Response(200, write_headers(call.text_id, call.form), body))
 
     def _name(self, call: Call, end: str) -> None:
         """Which lease it is about."""
@@ -119,7 +126,13 @@ class LeaseCalls:
             raise Problem(404, "not_found", "no such lease, or no longer")
         return row
 
-    def _tell(self, call: Call, row: KeyValue, left_ms: int, headers: bytes) -> None:
+    def _tell(
+        self, call: Call, row: KeyValue, left_ms: int, headers: bytes, attached: OperationResult | None = None
+    ) -> None:
         ttl_ms = leases.decode_lease(row.value).ttl_ms
         told = LeaseAnswer(codec.id_text(call.key), ttl_ms, str(row.version), max(0, min(left_ms, ttl_ms)))
-        call.answer(Response(200, headers, codec.encode(told)))
+        body = msgspec.to_builtins(told)
+        if attached is not None:
+            keys = [entry_json(entry, True, call.form.member) for entry in attached.entries]
+            body |= {"keys": keys, "more": attached.more}
+        call.answer(Response(200, headers, call.form.encode(body)))

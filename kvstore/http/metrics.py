@@ -36,6 +36,8 @@ class Declared(NamedTuple):
 _US = 1e-6
 DECLARED = (
     Declared("kvstore_ready", "1 if it serves requests", ("ready",)),
+    Declared("kvstore_leader_changes_total", "Changes of its shard's leader that it has seen", ("leader_changes",)),
+    Declared("kvstore_leaderless_seconds", "How long it has known no leader of its shard", ("leaderless_seconds",)),
     Declared("kvstore_shard", "The shard that it belongs to", ("shard",)),
     Declared("kvstore_incarnation_seconds", "When this life began, since 1970", ("incarnation",), unit=_US),
     Declared("kvstore_delivered_total", "Deliveries of its shard, in all its lives", ("position",)),
@@ -80,6 +82,7 @@ DECLARED = (
 LEADER, INFO = "kvstore_leader", "kvstore_replica_info"
 REQUESTS, REQUEST_SECONDS = "kvstore_http_requests_total", "kvstore_http_request_seconds"
 ADMITTED, REFUSED = "kvstore_http_admitted_total", "kvstore_http_refused_total"
+CERTIFICATE = "kvstore_certificate_expires_timestamp_seconds"
 UNDER_WAY, UNDER_WAY_MAX = "kvstore_http_under_way", "kvstore_http_under_way_max"
 
 
@@ -87,13 +90,15 @@ def exported_names() -> set[str]:
     """Of all samples, those of the process aside."""
     histogram = {f"{REQUEST_SECONDS}_{end}" for end in ("bucket", "count", "sum")}
     admission = {ADMITTED, REFUSED, UNDER_WAY, UNDER_WAY_MAX}
-    return {declared.name for declared in DECLARED} | histogram | admission | {LEADER, INFO, REQUESTS}
+    return {declared.name for declared in DECLARED} | histogram | admission | {LEADER, INFO, REQUESTS, CERTIFICATE}
 
 
 class Metrics:
-    """status: the replica's, see `kvstore.host`. admission: of its server, once there is one."""
+    """status: the replica's, see `kvstore.host`. admission: of its server, once there is one. certificate_expires():
+    seconds since 1970, with TLS."""
 
     admission: Admission | None = None
+    certificate_expires: Callable[[], float] | None = None
 
     def __init__(self, status: Callable[[], dict[str, Any]]):
         self._registry = CollectorRegistry()
@@ -166,7 +171,7 @@ class _RequestCollector(Collector):
 
 
 class _AdmissionCollector(Collector):
-    """What was taken and what was not."""
+    """What was taken and what was not, and the server's certificate."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -180,6 +185,9 @@ class _AdmissionCollector(Collector):
         for reason, count in sorted(self._metrics.refusals.items()):
             refused.add_metric([reason], count)
         yield refused
+        if self._metrics.certificate_expires is not None:
+            text = "When its certificate ends, since 1970"
+            yield GaugeMetricFamily(CERTIFICATE, text, value=self._metrics.certificate_expires())
         admission = self._metrics.admission
         if admission is not None:
             yield CounterMetricFamily(ADMITTED, "Requests that were taken", value=admission.admitted)

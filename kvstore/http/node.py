@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from kvstore.api.cluster import ClusterJson
-from kvstore.api.model import Consistency, Transaction
 from kvstore.config import ReplicaConfig
-from kvstore.core.messages import Follow, Told
+from kvstore.core.messages import Execute, Follow, Lookup, Told
 from kvstore.core.rights import Rights
 from kvstore.members import Wanted
 from kvstore.storage.cut import Cut
@@ -17,18 +16,8 @@ from multicast.types import MessageId, Timestamp
 class Node(Protocol):
     """The replica behind the HTTP interface."""
 
-    def execute(
-        self, message_id: MessageId, transaction: Transaction, answer: Told, at: Timestamp | None = None,
-        consistency: Consistency = "linearizable", age_us: int = 0,
-    ) -> int:
-        """Have it ordered and executed; `answer` is called once, possibly before this returns. NO_ID: it only reads,
-        and nobody can repeat it; the rest: see `Execute`. Returns what `forget` takes, not 0."""
-
-    def lookup(self, message_id: MessageId, answer: Told) -> int:
-        """What became of the transaction of this id; otherwise as `execute`."""
-
-    def follow(self, asked: Follow, answer: Told) -> int:
-        """What has changed since; otherwise as `execute`."""
+    def request(self, asked: Execute | Lookup | Follow, answer: Told) -> int:
+        """`answer` is called once, possibly before this returns. Returns what `forget` takes, not 0."""
 
     def forget(self, token: int) -> None:
         """Nobody waits for that answer any longer: it is not called. Nobody knows the outcome."""

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from kvstore.api.codec import id_text
 from kvstore.api.codec import lease_of as codec_lease_of
+from kvstore.api.forms import Form, of_body
 from kvstore.api.model import (
     AGE_MS_MAX,
     CONSISTENCIES,
@@ -37,7 +38,7 @@ from kvstore.api.model import (
 )
 from kvstore.api.model import bounds as range_bounds
 from kvstore.fields import nearest
-from kvstore.http.errors import invalid
+from kvstore.http.errors import Problem, invalid
 from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -269,6 +270,11 @@ def _flag(parameters: Mapping[str, bytes], name: str) -> bool:
     return text == b"true"
 
 
+def flag_of(query: str, name: str) -> bool:
+    """The one parameter that there may be."""
+    return _flag(query_of(query, (name,)), name)
+
+
 def page_token(last_key: bytes, version: Timestamp | None) -> str:
     """Where the page after the one that ends with `last_key` begins, and at which version it is read; None: at a later
     one."""
@@ -290,13 +296,14 @@ def _last_key(token: bytes) -> tuple[bytes, Timestamp | None]:
     return (last if len(last) <= KEY_BYTES_MAX else b""), version
 
 
-def is_json(content_type: str) -> bool:
-    """Whether this Content-Type is JSON in UTF-8."""
-    if content_type == "application/json":
-        return True
-    media, _, parameters = content_type.lower().partition(";")
-    charset = parameters.strip().removeprefix("charset=").strip('"') if "charset=" in parameters else "utf-8"
-    return media.strip() == "application/json" and charset in ("utf-8", "utf8", "us-ascii")
+def form_of(fields: Mapping[str, str]) -> Form:
+    """The form of a body that may have any. 415 for another one."""
+    told = fields.get("content-type", "")
+    form = of_body(told)
+    if form is None:
+        detail = f"Content-Type: application/json or application/msgpack is needed, not {told[:60] or 'none'!r}"
+        raise Problem(415, "unsupported_type", detail, field="Content-Type")
+    return form
 
 
 def valid(parse: Callable[[bytes], Transaction], body: bytes) -> Transaction:

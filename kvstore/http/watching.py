@@ -66,7 +66,7 @@ class _Watch:
 
     def ask(self) -> None:
         """What follows the last event."""
-        self._call.token = self._node.follow(self._asked, self._told)
+        self._call.token = self._node.request(self._asked, self._told)
 
     def _told(self, answer: Answered | Followed | Refused) -> None:
         call = self._call

@@ -34,7 +34,7 @@ class StoreWorld:
             shards=settings.groups,
             replicas=settings.replicas,
             options=settings.options,
-            moves=None,
+            **dict.fromkeys(runner.DRAWN),
         )
         run = runner.run_seed(chosen, seed, protocol=protocol, observers=observers)
         return Outcome(

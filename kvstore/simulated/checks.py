@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from kvstore.api import leases
-from kvstore.api.model import RANGES, DeleteRange, Range, Result, between, bounds, move_of
-from kvstore.api.shard_map import is_everywhere, slot_of, slots_of
+from kvstore.api.model import RANGES, DeleteRange, NoneNewer, Range, Result, between, bounds, move_of
+from kvstore.api.shard_map import is_everywhere, own_slot, slot_of, slots_of
 from kvstore.core.audit import (
     APPLIED,
     EXPIRED,
@@ -23,11 +23,11 @@ from kvstore.core.audit import (
     MoveOutcome,
     decode_outcomes,
 )
-from kvstore.core.messages import Answered
 from kvstore.simulated import backups, past, reading, remembered, watched
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
+from kvstore.simulated.repeating import same_answer
 from kvstore.simulated.serial import serial_execution
 from kvstore.simulated.watched import Watched
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
@@ -185,6 +185,7 @@ def moves(logs: Logs) -> tuple[dict[Timestamp, Moved], list[str]]:
     """Those that were completed, by their timestamps; what the target took must be what the source gave."""
     found: dict[Timestamp, dict[GroupId, Moved]] = {}
     complete: dict[GroupId, Timestamp] = {}
+    violations: list[str] = []
     for shard, log in logs.items():
         rows: dict[tuple[GroupId, GroupId], dict[bytes, Timestamp]] = {}
         for executed in log:
@@ -198,14 +199,14 @@ def moves(logs: Logs) -> tuple[dict[Timestamp, Moved], list[str]]:
             if given.first:
                 rows[way] = {}
             for row in given.rows:
-                rows[way].pop(row.key, None)
+                if rows[way].pop(row.key, None) == row.version:
+                    violations.append(f"the step at {executed.version} gives {row.key!r} again, which has not changed")
                 if row.value is not None:
                     rows[way][row.key] = row.version
             if given.last:
                 slots = frozenset(slot for first, last in outcome.slots for slot in range(first, last + 1))
                 moved = Moved(outcome.source, outcome.target, slots, rows.pop(way))
                 found.setdefault(executed.version, {})[shard] = moved
-    violations = []
     for version, ends in found.items():
         some = next(iter(ends.values()))
         lacking = [s for s in (some.source, some.target) if s not in ends and complete.get(s, ZERO) >= version]
@@ -227,7 +228,7 @@ def ownership(cluster: SimulatedCluster, logs: Logs, moved: dict[Timestamp, Move
             move = moved[version]
             if any([owner[slot] != move.source for slot in move.slots]):
                 violations.append(f"the move at {version} gave slots that shard {move.source} did not have")
-            owner |= dict.fromkeys(move.slots, move.target)
+            owner |= dict.fromkeys((*move.slots, own_slot(move.target)), move.target)
         if outcome is None or move_of(executed.transaction) is not None:
             continue
         owners = {owner[slot] for slot in slots_of(executed.transaction)}
@@ -325,14 +326,6 @@ def answers(logs: Logs, history: History) -> list[str]:
     return violations
 
 
-def same_answer(operation: Operated, second: Answered) -> bool:
-    """Whether a repetition was told the same, as far as the result was not too large."""
-    told = operation.result
-    if told is None or operation.results_omitted or second.results_omitted:
-        return told is None or (told.version, told.succeeded) == (second.result.version, second.result.succeeded)
-    return told == second.result
-
-
 def _name(operation: Operated) -> MessageId | Timestamp:
     """By which the logs know it: what was ordered without an id by its version."""
     if operation.unnamed is None or operation.unordered:
@@ -422,7 +415,7 @@ def _add_key_edges(
 
 
 def _within(
-    operation: Range | DeleteRange, executed: Executed, shard: GroupId, at: Timestamp, owner: Owner
+    operation: Range | DeleteRange | NoneNewer, executed: Executed, shard: GroupId, at: Timestamp, owner: Owner
 ) -> Within:
     first, end = bounds(operation)
     if executed.version != ZERO or len(executed.destinations) == 1:

@@ -116,7 +116,10 @@ class History:
         self.operations[operation.id] = operation
         txn = operation.transaction
         asked = audit.asked(txn.compare, txn.success, txn.failure) if not operation.contested else None
-        self.events.append(HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f, asked=asked))
+        event = HistoryEvent(process, "invoke", at_us, _uuid(operation.id), operation.f, asked=asked)
+        if operation.consistency != "linearizable":
+            event.consistency, event.age_us = operation.consistency, operation.age_us
+        self.events.append(event)
 
     def end(self, process: int, type_: str, at_us: int, operation: Operated, error: str = "") -> None:
         """type_: "ok", "fail" or "info"."""
@@ -126,8 +129,7 @@ class History:
             operation.completed_us = at_us
             event.version = str(result.version)
             event.succeeded = result.succeeded
-            event.shard = -1 if operation.unnamed is None else operation.unnamed
-            event.position = operation.places.get(event.shard, 0)
+            _tell_where(event, operation)
             if not operation.results_omitted:
                 txn = operation.transaction
                 event.told = audit.told(txn.success if result.succeeded else txn.failure, result.results)
@@ -137,12 +139,24 @@ class History:
         self.events.append(event)
 
     def write(self, path: Path) -> None:
-        """JSON lines, without the reads that only the checks here can judge: of several shards, or not linearizable."""
+        """JSON lines."""
         path.parent.mkdir(parents=True, exist_ok=True)
         encode = msgspec.json.Encoder().encode
-        found = self.operations.values()
-        skipped = {_uuid(op.id) for op in found if op.unnamed == SEVERAL or op.consistency != "linearizable"}
-        path.write_bytes(b"".join(encode(event) + b"\n" for event in self.events if event.id not in skipped))
+        path.write_bytes(b"".join(encode(event) + b"\n" for event in self.events))
+
+
+def _tell_where(event: HistoryEvent, operation: Operated) -> None:
+    """Where a read without an id saw its shards; one that was ordered is known by its version."""
+    if operation.unnamed is None:
+        return
+    if not operation.unordered:
+        event.shard = max(operation.unnamed, 0)
+    elif operation.consistency == "linearizable" and len(operation.places) == 1:
+        ((event.shard, event.position),) = operation.places.items()
+    elif operation.places:
+        event.places = operation.places
+    else:
+        event.at = str(operation.seen)
 
 
 def reads_of(operation: Operated) -> dict[bytes, Timestamp]:

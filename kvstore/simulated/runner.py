@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from kvstore.core.bundles import EMPTY
+from kvstore.core.messages import decode_retained
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import backups, chase, clients, leasing, moving, past, reading, watched
+from kvstore.simulated import backups, chase, clients, leasing, moving, past, reading, ruling, watched
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.simulated.repeating import Repetitions
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.protocol import MulticastProtocol
@@ -43,14 +45,18 @@ PROFILES = ("faults", "calm", "chase")
 _PROBES = [b"probe/%d" % number for number in range(64)]
 _SECONDS, _SECONDS_SMALL = (2, 4, 8), (0.3, 0.6, 1.0)
 _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
+_SHARES = {"backups": 0.2, "ranges": 0.3, "leases": 0.2, "rights": 0.2, "reads": 0.3, "grows": 0.15}
+"""Of the runs: so many have this where it is drawn."""
+DRAWN = (*_SHARES, "past", "watch", "moves")
+"""What may be drawn of what clients do."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
-    and delete ranges. leases: whether some hold leases. reads: whether some read in every way, and replicas share what
-    they must know for that. past, watch: whether there are reads at versions, and watches. moves: whether slots move.
-    grows: whether a shard is added, to which slots move. size: one of `drawing.SIZES`. options: the protocol's.
-    signals: see `SimulatedCluster`."""
+    and delete ranges. leases: whether some hold leases. rights: whether some have tokens, whose rights change. reads:
+    whether some read in every way, and replicas share what they must know for that. past, watch: whether there are
+    reads at versions, and watches. moves: whether slots move. grows: whether a shard is added, to which slots move.
+    size: one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -60,11 +66,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shards: int | None = None
     replicas: int | None = None
     clients: int | None = None
-    backups: bool = False
-    ranges: bool = False
-    leases: bool = False
-    reads: bool = False
-    grows: bool = False
+    backups: bool | None = False
+    ranges: bool | None = False
+    leases: bool | None = False
+    rights: bool | None = False
+    reads: bool | None = False
+    grows: bool | None = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False
@@ -74,11 +81,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The command that runs this seed again."""
         words = ["python", "-m", "kvstore.simulated", "run", "--protocol", self.protocol]
         words += ["--seeds", f"{seed}:{seed + 1}", "--profile", self.profile]
-        words += ["--backups"] * self.backups + ["--ranges"] * self.ranges + ["--grows"] * self.grows
-        words += ["--leases"] * self.leases
-        words += ["--reads"] * self.reads
-        names = ("signals", "size", "shards", "replicas", "clients", "past", "watch", "moves", "seconds")
+        names = ("signals", "size", "shards", "replicas", "clients", *DRAWN, "seconds")
         return shlex.join(words + fixed_words(self, names))
+
+    def drawn(self, seed: int) -> Settings:
+        """With what of `_SHARES` there is in the run of this seed."""
+        chosen: dict[str, bool] = {}
+        for name, share in _SHARES.items():
+            if getattr(self, name) is None:
+                lot = random.Random(f"{self.protocol}/{seed}/store {name}").random()
+                chosen[name] = self.profile != "chase" and lot < share
+        return msgspec.structs.replace(self, **chosen)
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -169,6 +182,7 @@ def run_seed(
             frames.finish(digest=outcome.digest, simulated_us=outcome.simulated_us, faults=outcome.faults)
         return outcome
     started = time.process_time()
+    given, settings = settings, settings.drawn(seed)
     rng = random.Random(f"{settings.protocol}/{seed}/store")
     kind = protocol or registry.load(settings.protocol)
     chasing = settings.profile == "chase"
@@ -188,7 +202,7 @@ def run_seed(
     changes = joins.draw(own, topology, span_us, kind.specification) if settings.profile == "faults" else []
     spares = joins.with_spares(topology, changes).spares
     free = len(topology.processes) + sum(map(len, spares.values()))
-    grows = settings.grows and kind.specification.changes_members
+    grows = bool(settings.grows) and kind.specification.changes_members
     cluster = SimulatedCluster(
         kind,
         shards,
@@ -199,11 +213,11 @@ def run_seed(
         conditions=conditions,
         replica=replica,
         store=store,
-        name=settings.replay(seed),
+        name=given.replay(seed),
         drops=settings.profile == "faults",
         spares=spares,
         later=range(free, free + replicas) if grows else (),
-        shared_reads=settings.reads,
+        shared_reads=bool(settings.reads),
     )
     world = cluster.world
     world.observers += observers
@@ -292,13 +306,15 @@ def _execute(
     elif profile == "chase":
         chase.prepare(cluster, rng)
     world.start()
-    workload.ranges = settings.ranges
+    workload.ranges = bool(settings.ranges)
     workload.start()
-    workload.reads = settings.reads
+    workload.reads = bool(settings.reads)
     if settings.reads:
         reading.start(workload, f"{settings.protocol}/{seed}/store")
     if settings.leases:
         leasing.start(workload, f"{settings.protocol}/{seed}/store")
+    if settings.rights:
+        ruling.start(workload, f"{settings.protocol}/{seed}/store")
     if settings.backups:
         backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)
     if changes:
@@ -335,6 +351,8 @@ def _execute(
     endings.all_return = coming.stop()
     endings.run()
     endings.counts.update(coming.counts)
+    if not world.violations:
+        Repetitions(workload, f"{settings.protocol}/{seed}/store").judge()
     world.stop()
     return endings.counts
 
@@ -392,8 +410,16 @@ class _Judge:
         log, clients = replica.log, replica.clients
         return {
             "log": len(log), "by_id": len(log.by_id), "items": len(log.items), "requests": len(clients.requests),
-            "reads": len(replica.reads) + len(replica.collects),
+            "reads": len(replica.reads) + len(replica.collects), "lookups": len(clients.lookups),
+            "parts": self._parts(pid),
         }  # fmt: skip
+
+    def _parts(self, pid: ProcessId) -> int:
+        """Those that nobody will ask for, as far as the protocol says what is settled."""
+        if "unsettled" not in self._cluster.world.node(pid).protocol.describe():
+            return 0
+        kept = [decode_retained(part) for _, part in self._cluster.stores[pid].parts()]
+        return sum(not any([vote is not None and vote.given is not None for vote in part.votes]) for part in kept)
 
     def conclude(self) -> None:
         """Wait for it."""

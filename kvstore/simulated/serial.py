@@ -27,18 +27,24 @@ from kvstore.api.model import (
     DeleteRange,
     KeyValue,
     LeasedPut,
+    Max,
+    Min,
+    NoneNewer,
     Operation,
     OperationResult,
     Put,
     Range,
     Result,
     Revoke,
+    between,
+    bounds,
     lease_key,
     move_of,
 )
 from kvstore.api.shard_map import slot_of
 from kvstore.core.audit import APPLIED, FAILED, Write
 from kvstore.simulated.cluster import Executed
+from kvstore.simulated.ruling import Ruled
 from multicast.types import ZERO, Timestamp
 
 Values = dict[bytes, KeyValue]
@@ -56,6 +62,7 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
             places.setdefault(executed.version, []).append(executed)
     violations: list[str] = []
     values: Values = {}
+    ruled = Ruled()
     for version in sorted(places):
         outcomes = [executed.outcome for executed in places[version] if executed.outcome is not None]
         if len(outcomes) < len(places[version]):
@@ -67,6 +74,8 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
         transaction, name = places[version][0].transaction, places[version][0].id.hex()
         succeeded = all(_holds(compare, values) for compare in transaction.compare)
         writes, ranges = _run(transaction.success if succeeded else transaction.failure, values, version)
+        if ruled.denies(transaction):
+            writes, succeeded = None, False
         if any(outcome.succeeded != succeeded for outcome in outcomes):
             violations.append(f"{name} took the other branch than its comparisons say at {version}")
         if any((outcome.status == FAILED) != (writes is None) for outcome in outcomes):
@@ -109,7 +118,11 @@ def _run(
 
     for place, operation in enumerate(branch):
         now = {key: row for key, row in (values | writes).items() if row is not None}
-        if isinstance(operation, Range | DeleteRange):
+        if isinstance(operation, NoneNewer):
+            first, end = bounds(operation)
+            if any(row.version > operation.version for key, row in values.items() if between(key, first, end)):
+                return None, ranges
+        elif isinstance(operation, Range | DeleteRange):
             ranges[place] = _range(operation, now, writes)
         elif isinstance(operation, Revoke):
             writes |= dict.fromkeys([k for k, row in now.items() if row.lease == operation.lease])
@@ -126,7 +139,7 @@ def _run(
             put(operation.key, operation.value)
         elif isinstance(operation, Delete):
             writes[operation.key] = None
-        elif isinstance(operation, Add | Append):
+        elif isinstance(operation, Add | Min | Max | Append):
             row = now.get(operation.key)
             value = _changed(operation, None if row is None else row.value)
             if value is None:
@@ -135,14 +148,18 @@ def _run(
     return writes, ranges
 
 
-def _changed(operation: Add | Append, before: bytes | None) -> bytes | None:
+def _changed(operation: Add | Min | Max | Append, before: bytes | None) -> bytes | None:
     """None: it is impossible."""
     if isinstance(operation, Append):
         value = (before or b"") + operation.value
         return value if len(value) <= VALUE_BYTES_MAX else None
     if before is not None and not re.fullmatch(rb"-?[0-9]{1,20}", before):
         return None
-    numbers = int(before or 0), int(before or 0) + operation.delta
+    if isinstance(operation, Min | Max):
+        both = sorted([operation.value, operation.value if before is None else int(before)])
+        numbers = int(before or 0), both[isinstance(operation, Max)]
+    else:
+        numbers = int(before or 0), int(before or 0) + operation.delta
     return b"%d" % numbers[1] if all(INT64_MIN <= number <= INT64_MAX for number in numbers) else None
 
 

@@ -120,11 +120,11 @@ def _write(kept: Kept, tables: Tables) -> tuple[int, int]:
             continue
         at = since[key]
         for until, next_row in past.get(key, ()):
-            if before or version_bytes(next_row) not in (b"", at):
+            if before:
                 block += (key, at, before)
                 size += len(key) + len(before) + _VERSION_BYTES
             before, at = next_row, until
-        if before or version_bytes(row) not in (b"", at):
+        if before:
             block += (key, at, before)
             size += len(key) + len(before) + _VERSION_BYTES
         if size >= BLOCK_BYTES:

@@ -21,19 +21,19 @@ _MEMBERS = (PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER)
 TRANSITIONS: dict[str, dict[str, str]] = {
     "lose the disk": {PROMISED: REJOINING},
     "leave": dict.fromkeys((*_MEMBERS, REJOINING), REMOVED),
-    "promise": dict.fromkeys(_MEMBERS, PROMISED),
+    "promise": {**dict.fromkeys(_MEMBERS, PROMISED), REJOINING: REJOINING},
     "campaign": dict.fromkeys(_MEMBERS, CANDIDATE),
     "choose": {CANDIDATE: ELECT},
     "lead": {CANDIDATE: LEADER},
     "return": {REJOINING: PROMISED},
-    "join": {PROMISED: JOINED, REJOINING: JOINED},
+    "join": {PROMISED: JOINED},
     "confirm": {ELECT: LEADER, JOINED: FOLLOWER},
     "step down": {LEADER: PROMISED},
 }
 """What happens -> state before -> state after; nothing else may happen. PROMISED: waits for the state of its promised
 ballot; every life begins so. CANDIDATE: collects votes for its own. ELECT and JOINED: has taken over the ballot's
-state, as its leader and as another member, but does not know yet that it has begun. REMOVED: belongs to the group no
-more (multicast.membership), and does nothing."""
+state, as its leader and as another member, but does not know yet that it has begun. REJOINING: promises only if it is
+new (parts.rejoin). REMOVED: belongs to the group no more (multicast.membership), and does nothing."""
 
 FIRST_NUMBER = 1
 

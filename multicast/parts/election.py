@@ -164,7 +164,7 @@ class Election(Generic[V]):
         deadlines.add("choose", self.choose)
         deadlines.add("view", self._take_view)
 
-    def ballot_handlers(self, vote: type[V]) -> dict[type, Handler]:
+    def handlers(self, vote: type[V]) -> dict[type, Handler]:
         """For the user's table, given its type of vote."""
         return {
             NewLeader: Handler(self._on_new_leader, own_group=True), vote: Handler(self._on_vote, own_group=True),
@@ -195,6 +195,11 @@ class Election(Generic[V]):
         return self.state is not REJOINING and self.state is not REMOVED
 
     @property
+    def promises(self) -> bool:
+        """Whether it may promise: as a member, or as one that is new and has nothing yet (parts.rejoin)."""
+        return self.is_member or (self.state is REJOINING and self.rejoin.is_new)
+
+    @property
     def resigning(self) -> bool:
         """This process should not lead (`MulticastProtocol.on_clock`)."""
         return self._timer.reluctant
@@ -221,18 +226,18 @@ class Election(Generic[V]):
     def _on_new_leader(self, sender: ProcessId, asked: NewLeader, now: int, out: Outbox) -> None:
         if asked.ballot.leader != sender:
             raise PeerError("NewLeader of somebody else's ballot")
-        if not self.is_member:
+        if not self.promises:
             return
         if asked.ballot <= self.promised:
             out.send((sender,), Nack(self.promised))
             return
-        if not self._knows_view(sender, asked.ballot, out):
+        if not self.knows_view(sender, asked.ballot, out):
             self._asked = (sender, asked)
             return
         self.promise("promise", asked.ballot, now, out)
         self.send_vote(self._voter.vote(asked.position), out)
 
-    def _knows_view(self, sender: ProcessId, ballot: Ballot, out: Outbox) -> bool:
+    def knows_view(self, sender: ProcessId, ballot: Ballot, out: Outbox) -> bool:
         """Whether this process has delivered what made the view of this ballot; if not, `sender` has."""
         if ballot.view > self.views.latest:
             out.catch_up(sender)
@@ -242,9 +247,9 @@ class Election(Generic[V]):
     def _take_view(self, now: int, out: Outbox) -> None:
         """The change that made a view has been delivered: bring that about, or wait for who does. Somebody was asked to
         promise too early."""
-        if not self.is_member:
+        if not self.promises:
             return
-        if self._leads_to_view():
+        if self.is_member and self._leads_to_view():
             self.campaign(now, out)
         elif self.state is LEADER:
             self.step_down(now)
@@ -325,7 +330,7 @@ class Election(Generic[V]):
 
     def _on_nack(self, sender: ProcessId, nack: Nack, now: int, out: Outbox) -> None:
         """Wait a little for the process of that ballot to lead; then campaign against it."""
-        if nack.ballot > self.highest and self._knows_view(sender, nack.ballot, out):
+        if nack.ballot > self.highest and self.knows_view(sender, nack.ballot, out):
             self.highest = nack.ballot
             self.wait(now, _NACKED)
 
@@ -362,7 +367,7 @@ class Election(Generic[V]):
     def _on_pulse(self, sender: ProcessId, pulse: Pulse, now: int, out: Outbox) -> None:
         if pulse.ballot.leader != sender:
             raise PeerError("a pulse of somebody else's ballot")
-        if not self.is_member:
+        if not self.promises:
             return
         if pulse.ballot < self.promised:
             out.send((sender,), Nack(self.promised))
@@ -396,15 +401,15 @@ class Election(Generic[V]):
             misses = not self.has_majority or self.resigning
         else:
             misses = sender == self.promised.leader or self._timer.misses(now)
-        if misses and self.is_member:
+        if misses and self.promises:
             out.send((sender,), Agreed(max(self.promised, self.highest), doubt.question))
-        elif doubt.ballot < self.promised and self.is_member:
+        elif doubt.ballot < self.promised and self.promises:
             out.send((sender,), Nack(self.promised))
 
     def _on_agreed(self, sender: ProcessId, agreed: Agreed, now: int, out: Outbox) -> None:
         if agreed.question != self._question or self.state is LEADER or not self.is_member:
             return
-        if not self._knows_view(sender, agreed.ballot, out):
+        if not self.knows_view(sender, agreed.ballot, out):
             return
         self.highest = max(self.highest, agreed.ballot)
         self._agreed[sender] = now

@@ -64,9 +64,11 @@ class Instances:
             out.put(_MARKS_KEY, _encode((self.decided, self.low)))
 
     def accept(self, instance: int, ballot: Ballot, values: Values, out: Outbox) -> None:
-        """In this ballot, which is the highest one promised."""
-        self._keep(instance, ballot, values, out)
-        self.decide_next()
+        """In this ballot, which is the highest one promised. What is decided stays: a leader that is deposed, and this
+        member need not know it, may have proposed something else."""
+        if instance > self.decided:
+            self._keep(instance, ballot, values, out)
+            self.decide_next()
 
     def _keep(self, instance: int, ballot: Ballot, values: Values, out: Outbox) -> None:
         entry = self.accepted[instance] = (ballot, values)

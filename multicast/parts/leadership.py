@@ -35,10 +35,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from multicast import membership
-from multicast.membership import Membership, ViewAsk, ViewIs, change_of
+from multicast.membership import Membership, ViewAsk, ViewIs, change_of, view_key
 from multicast.parts import election
 from multicast.parts.ballots import (
-    CANDIDATE,
     ELECT,
     FIRST_NUMBER,
     FOLLOWER,
@@ -56,7 +55,6 @@ from multicast.parts.ballots import (
     Vote,
 )
 from multicast.parts.deadlines import Deadlines
-from multicast.parts.election import Election
 from multicast.parts.founding import FoundedGroups
 from multicast.parts.options import GroupOptions
 from multicast.parts.rejoin import Highest
@@ -64,7 +62,6 @@ from multicast.protocol import Handler, Outbox, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, ProcessId
 
 _BALLOTS_KEY = b"b"
-VIEW_PREFIX = b"V"
 _BEGUN_KEY = b"B"
 _REMOVED_KEY = b"X"
 _VOTE_AGAIN_RETRIES = 20
@@ -72,7 +69,6 @@ _VOTE_AGAIN_RETRIES = 20
 MESSAGES = (*election.MESSAGES, *membership.MESSAGES)
 """Besides those of which each protocol has its own kind, and LeaderIs."""
 VOUCHING = election.VOUCHING
-
 
 V = TypeVar("V", bound=Vote)
 S = TypeVar("S", bound=State)
@@ -119,9 +115,10 @@ class Deliveries(Protocol):
     position: int
 
 
-class Leadership(Election[V], Generic[V, S]):
-    """An election whose winner brings the group into one state; it is its own `Voter`.
+class Leadership(Generic[V, S]):
+    """One process's part in bringing its group into the state of whoever is elected: the `Voter` of its election.
 
+    election: of this group's leader: which ballot is promised, and what this process is in it.
     to_all: who joins a ballot tells all members, and each waits for a quorum of them before it follows. Otherwise it
     tells the leader alone, and follows at once.
     joined: the ballot whose state this process has. leaders: group -> the latest ballot heard of.
@@ -139,20 +136,22 @@ class Leadership(Election[V], Generic[V, S]):
     ):
         self.group: GroupId = membership.group_of[self_id]
         self.membership = membership
-        super().__init__(
-            self, self_id, membership.views[self.group], options, rng, Deadlines({"return": self._return}),
+        self._deadlines = Deadlines({"return": self._return})
+        self.election: election.Election[V] = election.Election(
+            self, self_id, membership.views[self.group], options, rng, self._deadlines,
             position=lambda: deliveries.position, bytes_of=lambda entry: len(entry.message.payload),
         )  # fmt: skip
-        self.joined = self.promised
+        self.joined = self.election.promised
         self.leaders = KnownLeaders(membership)
         self._founded = FoundedGroups(membership, self_id)
         self._led = led
+        self._self_id = self_id
         self._deliveries = deliveries
         self._retry_us = options.retry_us
         self._rng = rng
         self._to_all = to_all
         self._held: S | None = None
-        self._counted = self.promised
+        self._counted = self.joined
         self._joiners: set[ProcessId] = set()
         self._vote_again_at = 0
 
@@ -161,8 +160,9 @@ class Leadership(Election[V], Generic[V, S]):
     ) -> dict[type, Handler]:
         """For the protocol's table, given its types of these messages."""
         return {
-            **self.ballot_handlers(vote), **self._founded.handlers, ViewIs: Handler(self._on_view_is),
+            **self.election.handlers(vote), **self._founded.handlers, ViewIs: Handler(self._on_view_is),
             ViewAsk: Handler(self._on_view_ask), LeaderIs: Handler(self._on_leader_is),
+            Highest: Handler(self.on_highest, True),
             state: Handler(self._on_new_state, True), joined: Handler(self.on_joined, True),
             heartbeat: Handler(self._on_heartbeat, True),
         }  # fmt: skip
@@ -171,58 +171,58 @@ class Leadership(Election[V], Generic[V, S]):
 
     def role(self) -> str:
         """See `MulticastProtocol.role`."""
-        return self.state if self.state in (LEADER, FOLLOWER, REJOINING, REMOVED) else "recovering"
+        return self.election.state if self.election.state in (LEADER, FOLLOWER, REJOINING, REMOVED) else "recovering"
 
     def start(self, saved: Saved, now: int, out: Outbox) -> None:
         """A life begins."""
         self._restore_views(saved.values)
         self._founded.start(saved.values, out)
-        self.follow_views()
-        if self.lose_disk(saved, now, out):
-            self.promised = self.joined = self.highest = Ballot(0, self.views.of[0][0])
+        self._follow_views()
+        if self.election.lose_disk(saved, now, out):
+            self.election.promised = self.joined = self.election.highest = Ballot(0, self.election.views.of[0][0])
+            if self.election.rejoin.is_new and _BALLOTS_KEY in saved.values:
+                self.election.promised = self.election.highest = _decode_ballots(saved.values[_BALLOTS_KEY])[0]
         elif _BALLOTS_KEY in saved.values:
             promised, self.joined = _decode_ballots(saved.values[_BALLOTS_KEY])
             self._counted = self.leaders[self.group] = promised
-            self.restore(promised, promised, now, self.joined.leader == self._self_id)
-            if self.joined.leader != self._self_id and self.joined == self.promised:
-                self.go("join")
+            self.election.restore(promised, promised, now, self.joined.leader == self._self_id)
+            if self.joined.leader != self._self_id and self.joined == self.election.promised:
+                self.election.go("join")
                 if not self._to_all:
-                    self.go("confirm")
+                    self.election.go("confirm")
         else:
             self.keep(out)
-            self.wait(now)
+            self.election.wait(now)
             if self.joined.leader == self._self_id:
-                self.go("campaign")
-                self.go("choose")
+                self.election.go("campaign")
+                self.election.go("choose")
                 out.send_durable((self._self_id,), self._led.accepted(out))
             else:
-                self.go("join")
-                self.go("confirm")
+                self.election.go("join")
+                self.election.go("confirm")
         if _REMOVED_KEY in saved.values:
-            self.go("leave")
+            self.election.go("leave")
 
     def hear(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
         """A message of this ballot's leader: it lives, or is told that it is deposed."""
-        if ballot < self.promised:
-            out.send((sender,), Nack(self.promised))
+        if ballot < self.election.promised:
+            out.send((sender,), Nack(self.election.promised))
         elif ballot == self.joined and sender != self._self_id:
-            self.heard(now)  # a leader that has heard of a higher ballot must not reassure itself
+            self.election.heard(now)  # a leader that has heard of a higher ballot must not reassure itself
 
     def is_current(self, ballot: Ballot) -> bool:
         """Whether this process has joined this ballot, and has promised none above it."""
-        return ballot == self.joined == self.promised
+        return ballot == self.joined == self.election.promised
 
     def confirm(self, now: int, out: Outbox) -> None:
         """A message proves that the joined ballot has begun."""
-        if self.state is JOINED:
+        if self.election.state is JOINED:
             self._confirm(now, out)
 
     def installed(self, now: int, out: Outbox) -> None:
         """A delivery came from a peer's journal."""
-        if self.state is CANDIDATE:
-            self.choose(now, out)
-        elif self.state is REJOINING:
-            self._return_if_caught_up(now, out)
+        self.election.choose(now, out)
+        self._return_if_caught_up(now, out)
 
     # -- views (multicast.membership) ---------------------------------------------------------------------------------
 
@@ -234,48 +234,44 @@ class Leadership(Election[V], Generic[V, S]):
     def delivered(self, message: AppMessage, out: Outbox) -> None:
         """The group's next delivery: it may change the group, or found one."""
         self._founded.delivered(message, out)
-        change = change_of(message) if self.state is not REMOVED else None
-        if change is not None and self.views.change(change, self._deliveries.position):
-            self._put_view(self.group, self.views.latest, out)
-            self.follow_views()
-            self.rejoin.ask_more()
+        change = change_of(message) if self.election.state is not REMOVED else None
+        if change is not None and self.election.views.change(change, self._deliveries.position):
+            self._put_view(self.group, self.election.views.latest, out)
+            self._follow_views()
+            self.election.rejoin.ask_more()
             self._deadlines.by("view", 0)
 
     def _put_view(self, group: GroupId, number: int, out: Outbox) -> None:
-        out.put(_view_key(group, number), self.membership.views[group].encode(number))
+        out.put(view_key(group, number), self.membership.views[group].encode(number))
 
     def views_given(self, position: int) -> Iterable[tuple[bytes, bytes]]:
         """For a snapshot: what was put of views up to this delivery."""
-        return ((_view_key(self.group, number), self.views.encode(number)) for number in self.views.given(position))
+        return ((view_key(self.group, n), self.election.views.encode(n)) for n in self.election.views.given(position))
 
     def _restore_views(self, values: Mapping[bytes, bytes]) -> None:
         begun = int.from_bytes(values.get(_BEGUN_KEY, b""), "big")
-        for group, views in self.membership.views.items():
-            key = _view_key(group, 0)[:-4]
-            saved = {int.from_bytes(k[-4:], "big"): v for k, v in values.items() if k[:-4] == key}
-            views.restore(saved, begun if group == self.group and _REMOVED_KEY not in values else None)
-            self.membership.follow(group)
+        self.membership.restore(values, self.group, begun if _REMOVED_KEY not in values else None)
 
-    def follow_views(self) -> None:
+    def _follow_views(self) -> None:
         self.membership.follow(self.group)
-        super().follow_views()
+        self.election.follow_views()
 
     def _view_begun(self, ballot: Ballot, out: Outbox) -> None:
         """A ballot has, and with it its view."""
-        if self.views.begin(ballot.view):
+        if self.election.views.begin(ballot.view):
             self._put_begun(out)
 
     def _put_begun(self, out: Outbox) -> None:
-        out.put(_BEGUN_KEY, self.views.latest.to_bytes(4, "big"))
-        self.follow_views()
+        out.put(_BEGUN_KEY, self.election.views.latest.to_bytes(4, "big"))
+        self._follow_views()
 
     def _on_view_ask(self, sender: ProcessId, asked: ViewAsk, now: int, out: Outbox) -> None:
-        self.tell_view((sender,), out)
+        self.election.tell_view((sender,), out)
 
     def _on_view_is(self, sender: ProcessId, view: ViewIs, now: int, out: Outbox) -> None:
         group = self.membership.group_of[sender]
         views = self.membership.views[group]
-        if group != self.group or self.state is REMOVED:
+        if group != self.group or self.election.state is REMOVED:
             if views.learn(view):
                 self._put_view(group, view.number, out)
                 self.membership.follow(group)
@@ -285,65 +281,66 @@ class Leadership(Election[V], Generic[V, S]):
         elif self._self_id not in view.members and self._self_id in views.of.get(view.number - 1, ()):
             views.begin(view.number)
             self._put_begun(out)
-            self.go("leave")
+            self.election.go("leave")
             out.put(_REMOVED_KEY, b"")
 
     # -- as the election's voter ---------------------------------------------------------------------------------------
 
     def vote(self, after: int) -> V:
-        return self._led.vote()
+        return self._led.vote() if self.election.is_member else self._empty_vote()
 
     def keep(self, out: Outbox) -> None:
-        out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))
+        out.put(_BALLOTS_KEY, _encode((self.election.promised, self.joined)))
 
     def ended(self, now: int, out: Outbox) -> None:
         self._vote_again_at = now + _VOTE_AGAIN_RETRIES * self._retry_us
+        self._held = None  # who is new has promised a higher one
         self._led.ended(now, out)
 
     def fetch(self, ahead: ProcessId, position: int, out: Outbox) -> None:
         out.catch_up(ahead)
 
     def won(self, votes: dict[ProcessId, V], now: int, out: Outbox) -> None:
-        self.go("choose")
+        self.election.go("choose")
         self._take_over(self._led.choose(votes), now, out)
-        self.send_state(self.others, out)
+        self.send_state(self.election.others, out)
         self._tell_joined(now, out)
 
     def late(self, voter: ProcessId, out: Outbox) -> None:
         """It asks for the present state."""
-        if self.joined == self.promised:
+        if self.joined == self.election.promised:
             self.send_state((voter,), out)
 
     def beat(self, now: int, out: Outbox) -> None:
         self._led.beat(out)
 
     def readmit(self, returned: ProcessId, out: Outbox) -> None:
-        if returned in self.members:
+        if returned in self.election.members:
             self.send_state((returned,), out)
 
     # -- states -------------------------------------------------------------------------------------------------------
 
     def send_state(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         """The leader's present one."""
-        for portion in self.portions(self._led.state()):
+        for portion in self.election.portions(self._led.state()):
             out.send(to, portion)
 
     def _on_new_state(self, sender: ProcessId, state: S, now: int, out: Outbox) -> None:
-        ballot = state.ballot
+        own, ballot = self.election, state.ballot
         if sender != ballot.leader:
             raise PeerError("the state of somebody else's ballot")
-        if self.state is REJOINING:
-            if self.rejoin.may_join(ballot) and self.assemble(sender, state):
+        if own.state is REJOINING:
+            if ballot >= own.promised and own.rejoin.may_join(ballot) and own.assemble(sender, state):
                 if self._held is None or ballot >= self._held.ballot:
                     self._held = state
                 out.catch_up(sender)
                 self._return_if_caught_up(now, out)
-        elif self.state is PROMISED and ballot == self.promised and self.assemble(sender, state):
+        elif own.state is PROMISED and ballot == own.promised and own.assemble(sender, state):
             self._join(state, now, out)
 
     def _join(self, state: S, now: int, out: Outbox) -> None:
-        self.go("join")
-        self.wait(now)
+        self.election.go("join")
+        self.election.wait(now)
         self._take_over(state, now, out)
         self._tell_joined(now, out)
         if not self._to_all:
@@ -356,7 +353,7 @@ class Leadership(Election[V], Generic[V, S]):
         self.keep(out)
 
     def _tell_joined(self, now: int, out: Outbox) -> None:
-        out.send_durable(self.members if self._to_all else (self.joined.leader,), self._led.accepted(out))
+        out.send_durable(self.election.members if self._to_all else (self.joined.leader,), self._led.accepted(out))
         self._confirm_by_quorum(now, out)
 
     def on_joined(self, sender: ProcessId, joined: Joined, now: int, out: Outbox) -> None:
@@ -372,26 +369,25 @@ class Leadership(Election[V], Generic[V, S]):
         """A leader is itself among those who have joined: what it has taken over is on its own disk."""
         if self._counted != self.joined:
             return
-        enough = self.views.has_quorum(self.joined, self._joiners)
-        if self.joined.view == self.views.latest:
-            enough = self.views.can_begin(self._joiners)
-        if self.state is ELECT:
+        enough = self.election.views.can_begin(self.joined, self._joiners)
+        if self.election.state is ELECT:
             enough = self._self_id in self._joiners and (enough or self.joined.number == FIRST_NUMBER)
-        if enough and self.state in (ELECT, JOINED):
+        if enough and self.election.state in (ELECT, JOINED):
             self._confirm(now, out)
 
     def _confirm(self, now: int, out: Outbox) -> None:
-        self.go("confirm")
+        self.election.go("confirm")
         self._deadlines.by("beat", now)
-        if self.state is LEADER:
+        if self.election.state is LEADER:
             others = tuple(p for p in self.membership.processes if p != self._self_id)
             self._view_begun(self.joined, out)
-            self.tell_view(others, out)
+            self.election.tell_view(others, out)
         self._led.confirmed(now, out)
-        if self.state is LEADER:
+        if self.election.state is LEADER:
             self.learn_leader(self.group, self.joined, now, out, self._self_id)
-            out.send(self.others + tuple(p for p in others if p not in self.members), LeaderIs(self.joined))
-            if self.joined.view < self.views.latest:
+            rest = tuple(p for p in others if p not in self.election.members)
+            out.send(self.election.others + rest, LeaderIs(self.joined))
+            if self.joined.view < self.election.views.latest:
                 self._deadlines.by("view", now)
 
     # -- leaders and followers ----------------------------------------------------------------------------------------
@@ -412,79 +408,81 @@ class Leadership(Election[V], Generic[V, S]):
         ballot = heartbeat.ballot
         if ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
-        if self.state is REJOINING:
+        if self.election.state is REJOINING and ballot >= self.election.promised:
+            self.election.heard(now)
             self.leaders.learn(self.group, ballot)
             self._view_begun(ballot, out)  # who was removed need not answer
             if heartbeat.position > self._deliveries.position:
                 out.catch_up(sender)
-        elif self.state is REMOVED:
+        elif self.election.state is REMOVED:
             return
-        elif ballot < self.promised:
-            out.send((sender,), Nack(self.promised))
+        elif ballot < self.election.promised:
+            out.send((sender,), Nack(self.election.promised))
         elif ballot == self.joined:
-            self.heard(now, heartbeat.resigning)
+            self.election.heard(now, heartbeat.resigning)
             self._view_begun(ballot, out)
             self.confirm(now, out)
             self._led.heard(heartbeat, out)
         else:  # this process missed the election, or the new state was lost
-            self.heard(now)
-            if not self._knows_view(sender, ballot, out):
+            self.election.heard(now)
+            if not self.election.knows_view(sender, ballot, out):
                 return
-            if ballot > self.promised or now >= self._vote_again_at:
+            if ballot > self.election.promised or now >= self._vote_again_at:
                 self._vote_late(ballot, now, out)
 
     def _vote_late(self, ballot: Ballot, now: int, out: Outbox) -> None:
         """The ballot has begun, so that this vote only asks for its state. It is repeated if the link has lost its
         memory, or after a very long time."""
-        self.promise("promise", ballot, now, out)
+        self.election.promise("promise", ballot, now, out)
+        self.election.send_vote(self._empty_vote(), out)
+
+    def _empty_vote(self) -> V:
         vote = self._led.vote()
         vote.entries = []
-        self.send_vote(vote, out)
+        return vote
 
     # -- after the loss of a disk -------------------------------------------------------------------------------------
 
     def on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
-        if answer.reached > self._deliveries.position and self.state is REJOINING:
+        if answer.reached > self._deliveries.position and self.election.state is REJOINING:
             out.catch_up(sender)
-        super().on_highest(sender, answer, now, out)
+        self.election.on_highest(sender, answer, now, out)
 
     def _return(self, now: int, out: Outbox) -> int | None:
         """Ask the others again, unless only deliveries are missing."""
-        if self.state is not REJOINING:
+        if self.election.state is not REJOINING:
             return None
         later = now + self._retry_us
-        if self._held is not None and not self.rejoin.may_join(self._held.ballot):
+        if self._held is not None and not self.election.rejoin.may_join(self._held.ballot):
             self._held = None  # more members have answered since
-        lacks = self._deliveries.position < self.rejoin.reach or self._held is not None
-        if lacks and self.rejoin.bound is not None:
-            out.catch_up(self._rng.choice(self.others))
+        lacks = self._deliveries.position < self.election.rejoin.reach or self._held is not None
+        if lacks and self.election.rejoin.bound is not None:
+            out.catch_up(self._rng.choice(self.election.others))
             return later
-        return self.rejoin.tick(now, out) or later
+        return self.election.rejoin.tick(now, out) or later
 
     def _return_if_caught_up(self, now: int, out: Outbox) -> None:
         state = self._held
-        if state is None or self._deliveries.position < max(state.reach, self.rejoin.reach):
+        if state is None or self._deliveries.position < max(state.reach, self.election.rejoin.reach):
             return
-        if state.ballot.view > self.views.latest or not self.rejoin.may_join(state.ballot):
+        if state.ballot.view > self.election.views.latest or not self.election.rejoin.may_join(state.ballot):
             return
         self._held = None
-        self.promised = state.ballot
-        self.highest = max(self.highest, state.ballot)
-        if self.rejoin.is_new:
-            out.send(tuple(p for p in self.membership.processes if p not in self.members), ViewAsk())
-        self.rejoin.finish(out)
+        if self.election.rejoin.is_new:
+            out.send(tuple(p for p in self.membership.processes if p not in self.election.members), ViewAsk())
+        self.election.come_back(state.ballot, out)
         self._join(state, now, out)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def link_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         """What was under way to or from this peer may be lost: also who belongs to which group."""
-        self.on_peer_reset(peer, now)
-        if peer == self.promised.leader:
+        self.election.on_peer_reset(peer, now)
+        if peer == self.election.promised.leader:
             self._vote_again_at = now
         self._founded.on_peer_reset(peer, out)
-        if self.state is LEADER:
-            self.tell_view((peer,), out)
+        if self.election.state is LEADER:
+            self.election.tell_view((peer,), out)
 
     def tick(self, now: int, out: Outbox) -> int | None:
         """The next instant that it wants."""
@@ -494,7 +492,3 @@ class Leadership(Election[V], Generic[V, S]):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ballots = msgspec.msgpack.Decoder(tuple[Ballot, Ballot]).decode
-
-
-def _view_key(group: GroupId, number: int) -> bytes:
-    return VIEW_PREFIX + group.to_bytes(2, "big") + number.to_bytes(4, "big")

@@ -176,7 +176,7 @@ class Paxos:
         self._resend_at = self._resent = self._lost_below = 0
         self._resend_max = _RESENT_MIN
         self.handlers: dict[type, Handler] = {
-            **self.election.ballot_handlers(Promise),
+            **self.election.handlers(Promise),
             Accept: Handler(self._on_accept), Accepted: Handler(self._on_accepted),
             Heartbeat: Handler(self._on_heartbeat), Fetch: Handler(self._on_fetch), Chosen: Handler(self._on_chosen),
             Begun: Handler(self._on_begun), Highest: Handler(self._on_highest),

@@ -112,7 +112,7 @@ class LeaderReads:
 
     def end_batch(self, now: int, out: Outbox) -> None:
         """Begin a round for what was asked; give up what this process cannot answer, or not any more."""
-        leads = self._leadership.state is LEADER
+        leads = self._leadership.election.state is LEADER
         if self._rounds and not (leads and self._leadership.joined == self._rounds[-1].ballot):
             self._give_up(out)
         if not self._waiting:
@@ -134,7 +134,7 @@ class LeaderReads:
 
     def _ask(self, out: Outbox) -> None:
         latest = self._rounds[-1]
-        out.send(self._leadership.others, Confirm(latest.ballot, latest.number))
+        out.send(self._leadership.election.others, Confirm(latest.ballot, latest.number))
 
     def _on_confirm(self, sender: ProcessId, asked: Confirm, now: int, out: Outbox) -> None:
         if self._leadership.is_current(asked.ballot):
@@ -152,7 +152,7 @@ class LeaderReads:
 
     def _answer(self, out: Outbox) -> None:
         """What a quorum has confirmed."""
-        rounds, has_quorum = self._rounds, self._leadership.views.has_quorum
+        rounds, has_quorum = self._rounds, self._leadership.election.views.has_quorum
         while rounds and has_quorum(rounds[0].ballot, rounds[0].members):
             confirmed = rounds.popleft()
             for token in confirmed.tokens:

@@ -49,6 +49,10 @@ Limits. At most a minority of a group may be without memory or down at once; if 
 exists, and the group stands still rather than forget. The amnesiac waits until it has heard from *all* others, since
 the one that is silent may be the candidate that has its vote; others that are amnesiacs count as heard. A group of one
 or two has no quorum without the amnesiac: `can_return`.
+
+Who is new in the group (multicast.membership) joins it in the same way, but has no past to ask for. It promises ballots
+and tells its highest one as any member does, so the group is not without a quorum until it has all history: it has
+acknowledged nothing, so its votes hold nothing, and no quorum for anything had it as a member.
 """
 
 from __future__ import annotations
@@ -175,7 +179,7 @@ class Rejoin:
 
     @property
     def is_new(self) -> bool:
-        """It was never a member."""
+        """It was never a member, and has forgotten nothing."""
         return self.amnesiac and self.bound == _NO_PAST
 
     def ask_more(self) -> None:
@@ -201,7 +205,7 @@ class Rejoin:
     ) -> Ballot | None:
         """Answers. If the asker has all answers, its bound: see the module's docstring for what to do then."""
         if message.bound is None:
-            ballot = None if self.amnesiac else highest
+            ballot = None if self.amnesiac and not self.is_new else highest
             out.send((sender,), Highest(message.question, ballot, reached, self._life))
             return None
         return None if self.amnesiac else message.bound

@@ -71,8 +71,7 @@ from typing import Any
 
 import msgspec
 
-from multicast.membership import GroupIs, ViewAsk, ViewIs
-from multicast.parts import leadership, submissions
+from multicast.parts import election, leadership, submissions
 from multicast.parts.ballots import FOLLOWER, LEADER, REMOVED, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
@@ -82,7 +81,7 @@ from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.payloads import Payloads, Want
 from multicast.parts.pending import PendingQueue
-from multicast.parts.rejoin import Highest, Returned
+from multicast.parts.rejoin import Returned
 from multicast.parts.retries import Retries, chunks
 from multicast.parts.sequence import STATE_KEY, Fetch, Refill, Sequence, SequenceHistory, decode_state
 from multicast.parts.stamps import Entry, EntryState, Stamp
@@ -159,7 +158,7 @@ _HOUSEKEEPING = (
     Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Watermark, *leadership.MESSAGES,
     *submissions.MESSAGES,
 )  # fmt: skip
-_FOR_AMNESIACS = (GroupIs, Start, Copies, Lacked, Known, Watermark, Beat, NewState, Returned, Highest, ViewIs, ViewAsk)
+_FOR_AMNESIACS = (Start, Copies, Lacked, Known, Watermark, Beat, NewState, *leadership.MESSAGES)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 
@@ -190,7 +189,8 @@ class PrimCast(MulticastProtocol):
         self.leadership: Leadership[Promise, NewState] = Leadership(
             self, self.log, self_id, self.topology, self.options, rng, to_all=True
         )
-        self.election, self.leaders = self.leadership, self.leadership.leaders
+        self.election: election.Election[Promise] = self.leadership.election
+        self.leaders = self.leadership.leaders
         self.window = Window(self.options.dedup_window_us)
         self.t = Sequence(self.group, self.topology.has_quorum, self.options.early_max)
         self.history = SequenceHistory(self.log, self.t, self.window, self.leadership.views_given)
@@ -201,7 +201,7 @@ class PrimCast(MulticastProtocol):
         self._replies: dict[ProcessId, list[Stamp]] = {}
         self._told_clock = 0
         self._saved_state = (0, 0, 0)
-        self.clocks = GroupClocks(self.leadership.views, self.leadership.joined)
+        self.clocks = GroupClocks(self.election.views, self.leadership.joined)
         self._primarys_position = 0
         self._stuck = False
         self._turn = 0
@@ -265,8 +265,8 @@ class PrimCast(MulticastProtocol):
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         if self.is_member() or type(message) in _FOR_AMNESIACS:
             super().on_message(sender, message, now, out)
-        elif self.leadership.state is REMOVED and type(message) is Asked:
-            self.leadership.tell_view((sender,), out)
+        elif self.election.state is REMOVED and type(message) is Asked:
+            self.election.tell_view((sender,), out)
 
     # -- START (lines 31-34) ------------------------------------------------------------------------------------------
 
@@ -292,13 +292,13 @@ class PrimCast(MulticastProtocol):
         known = self.log.known(message.id)
         wanted = entry is not None and entry.message is None  # perhaps for a later copy, which T has
         if (known is not None and not wanted) or (entry is not None and entry.position):
-            if known is not None and self.leadership.state is LEADER and sender != self.self_id:
+            if known is not None and self.election.state is LEADER and sender != self.self_id:
                 out.send((sender,), Known(message.id, known[0]))
             return
         entry = self.t.pending(message.id, now)
         if entry.message is None:
             entry.take(message)
-            if self.leadership.state is LEADER:
+            if self.election.state is LEADER:
                 self._proposable.append(message.id)
             self._refresh(entry, now)
             self._retry_later(entry, now)
@@ -318,7 +318,7 @@ class PrimCast(MulticastProtocol):
     def _known_delivered_at(self, message_id: MessageId) -> Timestamp | None:
         """At the primary: when it delivered a message of which it has no later copy."""
         entry, known = self.entries.get(message_id), self.log.known(message_id)
-        delivered = self.leadership.state is LEADER and known is not None and (entry is None or entry.position)
+        delivered = self.election.state is LEADER and known is not None and (entry is None or entry.position)
         return known[0] if delivered and known is not None else None
 
     def _lacks_start(self, message_id: MessageId) -> bool:
@@ -365,13 +365,13 @@ class PrimCast(MulticastProtocol):
         self._acks.setdefault(entry.message.destinations, []).append(self._stamp(entry))
 
     def _stamp(self, entry: Entry) -> Stamp:
-        return entry.stamp(with_digest=self.leadership.state is LEADER)
+        return entry.stamp(with_digest=self.election.state is LEADER)
 
     def _on_ack(self, sender: ProcessId, ack: Ack, now: int, out: Outbox) -> None:
         """Lines 40-50."""
         group = self.topology.group_of[sender]
         own = group == self.group
-        if not own and ack.epoch > self.leaders[group]:
+        if not own and (sender == ack.epoch.leader or ack.epoch > self.leaders[group]):
             self.leadership.learn_leader(group, ack.epoch, now, out)
         proposing = own and sender == ack.epoch.leader and self.leadership.is_current(ack.epoch)
         for stamp in ack.stamps:
@@ -385,7 +385,7 @@ class PrimCast(MulticastProtocol):
             if self._stuck and ack.position > self.log.position:
                 out.catch_up(sender)
         if ack.again:
-            self.leadership.tell_view((sender,), out)
+            self.election.tell_view((sender,), out)
             self._reply(sender, ack.stamps, out)
 
     def _on_stamp(self, sender: ProcessId, group: GroupId, stamp: Stamp, now: int) -> None:
@@ -423,7 +423,7 @@ class PrimCast(MulticastProtocol):
             if entry is None or entry.is_delivered_before(self.leadership.joined.view):
                 if known is not None:
                     out.send((sender,), Known(stamp.id, known[0]))
-            elif entry.epoch is not None and (self.leadership.takes_part or entry.position):
+            elif entry.epoch is not None and (self.election.takes_part or entry.position):
                 replies.append(self._stamp(entry))
 
     def _append_proposals(self, now: int, out: Outbox) -> None:
@@ -456,7 +456,7 @@ class PrimCast(MulticastProtocol):
         self._submissions.end_batch(Start, out)
         if self.t.waiting:
             self._append_proposals(now, out)
-        if self._proposable and self.leadership.state is LEADER:
+        if self._proposable and self.election.state is LEADER:
             self._propose(now, out)
         self._deliver_ready(now, out)
         self.log.end_batch(out)
@@ -468,7 +468,7 @@ class PrimCast(MulticastProtocol):
         for groups, stamps in self._acks.items():
             out.send_durable(self.topology.members(groups), self._ack(stamps))
         if raised and not self._acks:
-            out.send_durable(self.leadership.members, Bump(self.leadership.promised, self._told_clock, self.t.length))
+            out.send_durable(self.election.members, Bump(self.election.promised, self._told_clock, self.t.length))
         self._acks.clear()
         for peer, stamps in self._replies.items():
             if stamps or self.topology.group_of[peer] == self.group:
@@ -476,12 +476,12 @@ class PrimCast(MulticastProtocol):
         self._replies.clear()
 
     def _ack(self, stamps: list[Stamp], again: bool = False) -> Ack:
-        return Ack(self.leadership.promised, self._told_clock, self.t.length, self.log.position, stamps, again)
+        return Ack(self.election.promised, self._told_clock, self.t.length, self.log.position, stamps, again)
 
     # -- delivery (lines 26-30, 53-56) --------------------------------------------------------------------------------
 
     def _deliver_ready(self, now: int, out: Outbox) -> None:
-        if not self.leadership.takes_part or self.log.position < self.t.reach:
+        if not self.election.takes_part or self.log.position < self.t.reach:
             return
         horizon = self.clocks.horizon  # lines 28 and 29: nothing new will be stamped up to here
         while (due := self._queue.pop_up_to(horizon)) is not None:
@@ -506,7 +506,7 @@ class PrimCast(MulticastProtocol):
         self._retries.discard(entry.id)
         self.leadership.delivered(message, out)
         outside = self.topology.group_of.get(message.origin, self.group) not in message.destinations
-        if outside and self.leadership.state is LEADER and self.group == message.destinations[0]:
+        if outside and self.election.state is LEADER and self.group == message.destinations[0]:
             out.send((message.origin,), Known(entry.id, final))
 
     def on_install(
@@ -557,7 +557,7 @@ class PrimCast(MulticastProtocol):
             self._forget(entry, out)
         elif group == self.group:
             out.catch_up(sender)
-        elif others := self.leadership.others:
+        elif others := self.election.others:
             self._turn = (self._turn + 1) % len(others)  # one of them has delivered it, too
             out.catch_up(others[self._turn])
 
@@ -584,7 +584,7 @@ class PrimCast(MulticastProtocol):
 
     def vote(self) -> Promise:
         """Line 64."""
-        epochs = self.leadership.promised, self.leadership.joined
+        epochs = self.election.promised, self.leadership.joined
         return Promise(*epochs, self.log.position, self.t.states(), self.clock.value, self.t.length, self.t.reach)
 
     def state(self) -> NewState:
@@ -594,7 +594,7 @@ class PrimCast(MulticastProtocol):
     def choose(self, votes: dict[ProcessId, Promise]) -> NewState:
         """Lines 66 and 67: the longest T of the highest current epoch."""
         latest = max(votes.values(), key=lambda vote: (vote.joined, vote.length))
-        epoch = self.leadership.promised
+        epoch = self.election.promised
         states = [s.in_view_of(epoch) for s in latest.entries if not self._is_void(s.message.id, s.ts)]
         reach = max(vote.reach for vote in votes.values())
         clock = max(vote.clock for vote in votes.values())
@@ -633,7 +633,7 @@ class PrimCast(MulticastProtocol):
 
     def confirmed(self, now: int, out: Outbox) -> None:
         """Lines 77-81: a quorum has accepted the epoch."""
-        if self.leadership.state is LEADER:
+        if self.election.state is LEADER:
             self._proposable = [e.id for e in self.entries.values() if e.epoch is None and e.message is not None]
         for entry in self.entries.values():
             if entry.epoch is not None and not entry.position and not entry.is_acknowledged_by(self.self_id):
@@ -651,9 +651,8 @@ class PrimCast(MulticastProtocol):
         self._deadlines.by("submissions", now)
 
     def beat(self, out: Outbox) -> None:
-        leadership, position = self.leadership, self.log.position
-        beat = Beat(leadership.joined, position, leadership.resigning, self._told_clock, self.t.length)
-        out.send_durable(leadership.others, beat)
+        beat = Beat(self.leadership.joined, self.log.position, self.election.resigning, self._told_clock, self.t.length)
+        out.send_durable(self.election.others, beat)
 
     def heard(self, heartbeat: Beat, out: Outbox) -> None:
         """Deviations 4 and 7: what was there one heartbeat ago should be here by now."""
@@ -668,11 +667,11 @@ class PrimCast(MulticastProtocol):
         """Deviation 12."""
         self.clocks.forget(sender)
         self.log.forget_marks(sender)
-        self.leadership.on_returned(sender, returned, now, out)
+        self.election.on_returned(sender, returned, now, out)
 
     def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:
         """Deviation 4."""
-        if self.leadership.state is LEADER and fetch.epoch == self.leadership.joined:
+        if self.election.state is LEADER and fetch.epoch == self.leadership.joined:
             for refill in self.t.refill(fetch, self._told_clock, self.options.portion_bytes):
                 out.send_durable((sender,), refill)
 
@@ -733,10 +732,10 @@ class PrimCast(MulticastProtocol):
                 self._retries.discard(message_id)
                 continue
             void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
-            missing = self._missing(entry) if entry.epoch is not None and self.leadership.takes_part else ()
+            missing = self._missing(entry) if entry.epoch is not None and self.election.takes_part else ()
             if missing:
                 asked.setdefault(missing, []).append(self._stamp(entry))
-            elif entry.epoch is None and self.leadership.state is FOLLOWER:
+            elif entry.epoch is None and self.election.state is FOLLOWER:
                 unproposed.append(message_id)
             else:
                 self._retries.answered(message_id)
@@ -746,8 +745,8 @@ class PrimCast(MulticastProtocol):
                 out.send_durable(to, self._ack(some, again=True))
         for ids in chunks(unproposed):
             out.send((self.leadership.joined.leader,), Asked(ids))
-        if void and self.leadership.state is LEADER:
-            self.leadership.campaign(now, out)
+        if void and self.election.state is LEADER:
+            self.election.campaign(now, out)
         return self._retries.wake(now)
 
     def _missing(self, entry: Entry) -> tuple[ProcessId, ...]:
@@ -757,7 +756,7 @@ class PrimCast(MulticastProtocol):
         for group in self.window.needs(entry.message, entry.ts, self.group):
             missing += entry.silent(group, self.topology.groups[group])
         if entry.final is not None and entry.final.time > self.clocks.horizon:
-            missing += self.leadership.others
+            missing += self.election.others
         return tuple(missing)
 
     def _sweep(self, now: int, out: Outbox) -> int:
@@ -796,5 +795,5 @@ class PrimCast(MulticastProtocol):
     def inspect(self) -> dict[str, Any]:
         why = self._queue.blockers({"leader": self.clocks.leader_clock, "quorum": self.clocks.quorum_clock})
         messages = {i.hex(): entry.seen(why.get(i, ())) for i, entry in self.entries.items()}
-        promised, length = list(self.leadership.promised), self.t.length
+        promised, length = list(self.election.promised), self.t.length
         return {**super().inspect(), "promised": promised, "length": length, "messages": messages}

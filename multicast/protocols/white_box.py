@@ -72,7 +72,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from multicast.parts import accepts, leadership, reads, submissions
+from multicast.parts import accepts, election, leadership, reads, submissions
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState, Quorums, Vector
 from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
@@ -166,7 +166,7 @@ _HOUSEKEEPING = (
 
 
 class WhiteBox(MulticastProtocol):
-    """One process. Names follow Fig. 3; its cballot is `leadership.joined`, its ballot `leadership.promised`."""
+    """One process. Names follow Fig. 3; its cballot is `leadership.joined`, its ballot `election.promised`."""
 
     specification = Specification(
         name="white_box",
@@ -194,7 +194,8 @@ class WhiteBox(MulticastProtocol):
             self, self.log, self_id, self.topology, self.options, rng
         )
         self.history = History(self.log, self.entries, _ENTRY_PREFIX, Entry.encode, self.leadership.views_given)
-        self.election, self.leaders = self.leadership, self.leadership.leaders
+        self.election: election.Election[NewLeaderAck] = self.leadership.election
+        self.leaders = self.leadership.leaders
         self.window = Window(self.options.dedup_window_us)
         self.quorums = Quorums(self_id, self.topology, self.options.leaders_in_quorum)
         self._queue = PendingQueue()
@@ -287,17 +288,17 @@ class WhiteBox(MulticastProtocol):
         self._queue.propose(message.id, local)
         self._retries.add(message.id, now)
         self._deadlines.by("retry", now + self.options.retry_us)
-        out.send(self.leadership.members, Accept(message.id, self.group, self.leadership.joined, local, message))
+        out.send(self.election.members, Accept(message.id, self.group, self.leadership.joined, local, message))
         if others := [g for g in groups if g != self.group]:
             out.send(self.topology.members(others), Accept(message.id, self.group, self.leadership.joined, local, None))
 
     def _refers(self, sender: ProcessId, out: Outbox) -> bool:
         """Whether this process does not lead; then it says who does, as far as it knows."""
-        if self.leadership.state is LEADER:
+        if self.election.state is LEADER:
             return False
         joined = self.leadership.joined
-        if joined.leader != self.self_id and self.leadership.state is not REJOINING:
-            self.leadership.tell_view((sender,), out)
+        if joined.leader != self.self_id and self.election.state is not REJOINING:
+            self.election.tell_view((sender,), out)
             out.send((sender,), LeaderIs(joined))
         return True
 
@@ -335,7 +336,7 @@ class WhiteBox(MulticastProtocol):
     def _accept_if_complete(self, entry: Entry, out: Outbox) -> None:
         """Lines 11-16, once the ACCEPTs of all destination groups are there."""
         vector = entry.vector
-        if vector is None or not self.leadership.takes_part:
+        if vector is None or not self.election.takes_part:
             return
         ballot, local = entry.accepts[self.group]
         if ballot != self.leadership.joined:
@@ -364,7 +365,7 @@ class WhiteBox(MulticastProtocol):
 
     def _on_accept_ack(self, sender: ProcessId, ack: AcceptAck, now: int, out: Outbox) -> None:
         """Lines 17-23."""
-        if self.leadership.state is not LEADER or self.leadership.joined not in ack.ballots:
+        if self.election.state is not LEADER or self.leadership.joined not in ack.ballots:
             return
         committed = False
         for message_id in ack.ids:
@@ -402,11 +403,11 @@ class WhiteBox(MulticastProtocol):
     def _send_deliver(self, entry: Entry, position: int, out: Outbox) -> None:
         assert entry.local is not None and entry.final is not None
         entry.sent = True
-        out.send(self.leadership.members, Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position))
+        out.send(self.election.members, Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position))
 
     def _on_deliver(self, sender: ProcessId, deliver: Deliver, now: int, out: Outbox) -> None:
         """Lines 24-31."""
-        if not self.leadership.takes_part or self.leadership.joined != deliver.ballot:
+        if not self.election.takes_part or self.leadership.joined != deliver.ballot:
             return
         if sender != self.leadership.joined.leader:
             raise PeerError("a DELIVER from a process that does not lead")
@@ -423,7 +424,7 @@ class WhiteBox(MulticastProtocol):
         return (message := self._payload(deliver.id)) is None or message.origin != self.self_id
 
     def _has_time_elsewhere(self, deliver: Deliver) -> bool:
-        return (message := self._payload(deliver.id)) is None or message.origin not in self.leadership.others
+        return (message := self._payload(deliver.id)) is None or message.origin not in self.election.others
 
     def _deliver_next(self, deliver: Deliver, out: Outbox) -> bool:
         """Lines 26-31. False if a delivery before this one, or its payload, is missing."""
@@ -463,7 +464,7 @@ class WhiteBox(MulticastProtocol):
         entry.acks.clear()
         self._submissions.remove(entry.id)
         self._retries.discard(entry.id)
-        if self.leadership.state is LEADER and self.topology.group_of.get(message.origin) not in message.destinations:
+        if self.election.state is LEADER and self.topology.group_of.get(message.origin) not in message.destinations:
             out.send((message.origin,), Known(entry.id, final))
 
     def on_install(
@@ -473,8 +474,8 @@ class WhiteBox(MulticastProtocol):
         if entry is None:
             entry = self.entries[message.id] = Entry(message.id, now)
         local = Timestamp.decode(note)
-        if self.leadership.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
-            self.leadership.step_down(now)  # somebody leads a later ballot
+        if self.election.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
+            self.election.step_down(now)  # somebody leads a later ballot
         if entry.phase != COMMITTED or entry.final != timestamp:
             entry.begin_anew()  # should it hold an earlier copy
             entry.message, entry.phase = message, COMMITTED
@@ -485,13 +486,13 @@ class WhiteBox(MulticastProtocol):
         self._delivered(entry, out)
         if entry.position != position:
             raise AssertionError(f"installed delivery {position} as {entry.position}")
-        if self.leadership.state is LEADER and not entry.sent:
+        if self.election.state is LEADER and not entry.sent:
             self._announced = position
             self._send_deliver(entry, position, out)
         while (early := self._early.pop(self.log.position + 1, None)) is not None:
             if not self._deliver_next(early, out):
                 break
-        if self.leadership.state is LEADER:
+        if self.election.state is LEADER:
             self._deliver_ready(out)  # this message may have been what others waited for
         self.leadership.installed(now, out)
 
@@ -502,7 +503,7 @@ class WhiteBox(MulticastProtocol):
         asked: dict[tuple[ProcessId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id in self._retries.due(now):
             entry = self.entries.get(message_id)
-            if self.leadership.state is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
+            if self.election.state is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
                 assert entry.local is not None
                 to = self.quorums.silent(entry, self.leaders, self._retries.times(message_id) > 1)
                 asked.setdefault(to, []).append((message_id, entry.local))
@@ -520,7 +521,7 @@ class WhiteBox(MulticastProtocol):
         answers: dict[tuple[GroupId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id, local in message.stamps:
             entry = self.entries.get(message_id)
-            if self._lacks(entry, message_id) and (own or self.leadership.state is LEADER):
+            if self._lacks(entry, message_id) and (own or self.election.state is LEADER):
                 lacked.append(message_id)
                 if own:
                     continue
@@ -532,7 +533,7 @@ class WhiteBox(MulticastProtocol):
         if lacked:
             out.send((sender,), Lacked(lacked))
         if message.ask and not own and not self._refers(sender, out):
-            self.leadership.tell_view((sender,), out)
+            self.election.tell_view((sender,), out)
             for groups, stamps in answers.items():
                 out.send(self.topology.members(groups), Stamps(self.group, self.leadership.joined, stamps, False))
 
@@ -553,7 +554,7 @@ class WhiteBox(MulticastProtocol):
             entry = self.entries.get(message.id)
             if entry is not None and entry.phase != START and entry.local is not None:
                 stamps.append((message.id, entry.local))
-        if stamps and self.leadership.state is LEADER and sender in self.leadership.members:
+        if stamps and self.election.state is LEADER and sender in self.election.members:
             out.send((sender,), Stamps(self.group, self.leadership.joined, stamps, False))
 
     def _payload(self, message_id: MessageId) -> AppMessage | None:
@@ -561,7 +562,7 @@ class WhiteBox(MulticastProtocol):
 
     def _on_copy(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """This process lacked it. A follower waits for its leader's stamps."""
-        if self.leadership.state is LEADER:
+        if self.election.state is LEADER:
             self._on_multicast(sender, Multicast(message), now, out)
             return
         if self.group not in message.destinations:
@@ -578,11 +579,11 @@ class WhiteBox(MulticastProtocol):
         voted for it may have delivered m since, from a peer's journal, and other groups have settled m by now."""
         self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
-        if self.leadership.state is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
+        if self.election.state is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
             return
         if known.final > self.log.timestamp:
-            if self.leadership.others:
-                out.catch_up(self.rng.choice(self.leadership.others))
+            if self.election.others:
+                out.catch_up(self.rng.choice(self.election.others))
         else:
             self._drop_copy(known.id, known.final, out)
             self._deliver_ready(out)
@@ -609,7 +610,7 @@ class WhiteBox(MulticastProtocol):
 
     def vote(self) -> NewLeaderAck:
         """Line 41."""
-        ballots = self.leadership.promised, self.leadership.joined
+        ballots = self.election.promised, self.leadership.joined
         return NewLeaderAck(*ballots, self.log.position, self._states(), self.clock.value)
 
     def state(self) -> NewState:
@@ -630,7 +631,7 @@ class WhiteBox(MulticastProtocol):
                 elif vote.joined == latest:
                     chosen.setdefault(state.message.id, state)
         clock = max(vote.clock for vote in votes.values())
-        return NewState(self.leadership.promised, self.log.position, list(chosen.values()), clock)
+        return NewState(self.election.promised, self.log.position, list(chosen.values()), clock)
 
     def adopt(self, state: NewState, now: int, out: Outbox) -> None:
         """Lines 44-56 and 60-61: take over a state, but for what was delivered or settled here already."""
@@ -677,7 +678,7 @@ class WhiteBox(MulticastProtocol):
 
     def confirmed(self, now: int, out: Outbox) -> None:
         """Lines 63-68 at a leader. A follower accepts what came in this ballot before its state did."""
-        if self.leadership.state is LEADER:
+        if self.election.state is LEADER:
             self._begin_to_lead(now, out)
             return
         for entry in list(self.entries.values()):
@@ -718,8 +719,7 @@ class WhiteBox(MulticastProtocol):
         """Lines 36 and 40: nothing to do; whoever does not take part stamps, accepts and delivers nothing."""
 
     def beat(self, out: Outbox) -> None:
-        leadership = self.leadership
-        out.send(leadership.others, Heartbeat(leadership.joined, self._announced, leadership.resigning))
+        out.send(self.election.others, Heartbeat(self.leadership.joined, self._announced, self.election.resigning))
 
     def heard(self, heartbeat: Heartbeat, out: Outbox) -> None:
         """Deviation 6."""
@@ -729,7 +729,7 @@ class WhiteBox(MulticastProtocol):
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
         """Deviation 11."""
         self.log.forget_marks(sender)
-        self.leadership.on_returned(sender, returned, now, out)
+        self.election.on_returned(sender, returned, now, out)
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
@@ -759,7 +759,7 @@ class WhiteBox(MulticastProtocol):
         period: int = _ABANDONED_RETRIES * self.options.retry_us
         before = now - period
         old = [e for e in self.entries.values() if e.seen_at < before and not e.position]
-        follows = self.leadership.state is FOLLOWER
+        follows = self.election.state is FOLLOWER
         dropped = [e.id for e in old if follows and e.phase == ACCEPTED and self._is_past(e.state())]
         self._drop([e.id for e in old if e.phase == START] + dropped, out)
         return now + period
@@ -794,7 +794,7 @@ class WhiteBox(MulticastProtocol):
         messages = {}
         for message_id, entry in self.entries.items():
             why = blocked.get(message_id, [])
-            if entry.phase == COMMITTED and not entry.position and self.leadership.state is not LEADER:
+            if entry.phase == COMMITTED and not entry.position and self.election.state is not LEADER:
                 why = [{"leader": self.leadership.joined.leader}]
             messages[message_id.hex()] = entry.seen(why)
-        return {**super().inspect(), "promised": list(self.leadership.promised), "messages": messages}
+        return {**super().inspect(), "promised": list(self.election.promised), "messages": messages}

@@ -74,8 +74,8 @@ class Casualties:
         """Whether its disk was lost, and what it has learned since may not be on the new one."""
         known = self._amnesiacs.get(pid)
         node = self.world.nodes[pid]
-        if known is None:
-            return node.up and not node.protocol.is_member()
+        if known is None:  # who is new has forgotten nothing
+            return node.up and not node.protocol.promises()
         if not node.up or not node.protocol.is_member():
             self._amnesiacs[pid] = (node.life, -1)
             return True

@@ -101,9 +101,10 @@ class Elections(Checker):
             self._judged[node.pid] = ballot
             self._judge(node, ballot, votes.get(ballot, _Votes()))
             votes.clear()
-        if election.state == "leader" and self._leading.get(node.pid) != ballot and hasattr(election, "joined"):
+        leadership: Any = getattr(node.protocol, "leadership", None)
+        if election.state == "leader" and self._leading.get(node.pid) != ballot and leadership is not None:
             self._leading[node.pid] = ballot
-            self._judge_begin(node, election.joined)
+            self._judge_begin(node, leadership.joined)
         self._judge_reign(node)
         begun, least = self._begun.get(node.pid, (None, 0))
         for _, message, _ in sends:

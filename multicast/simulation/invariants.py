@@ -13,6 +13,7 @@ from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
 from multicast.simulation.logs import ReplicatedLogs, Streams
 from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns, WhiteBoxReigns
+from multicast.simulation.remembered import Remembered
 from multicast.simulation.views import Reveals, Views
 from multicast.simulation.watermarks import Watermarks
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
@@ -340,10 +341,12 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks), "primcast": (PrimCastReigns, Watermarks),
-    "toto": (Views, Reveals, Reigns),
-    "ft_skeen": (ReplicatedLogs, ReplicatedReigns), "fastcast": (ReplicatedLogs, ReplicatedReigns),
-    "quasi_genuine": (Streams, BarrierReigns),
+    "skeen": (Remembered,),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, Remembered),
+    "primcast": (PrimCastReigns, Watermarks, Remembered), "toto": (Views, Reveals, Reigns, Remembered),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, Remembered),
+    "fastcast": (ReplicatedLogs, ReplicatedReigns, Remembered),
+    "quasi_genuine": (Streams, BarrierReigns, Remembered),
 }  # fmt: skip
 
 

@@ -73,6 +73,7 @@ def strike(rng: random.Random, topology: Topology, faults: list[Fault]) -> list[
     struck = []
     for fault in faults:
         if "lost_disk" in (fault.kind, fault.then) or fault.kind in ("second_loss", "handed_down"):
+            struck.append(fault)
             continue
         spares = topology.spares.get(topology.group_of[fault.processes[0]], ())
         if len(fault.processes) == 1 and spares and rng.random() < 0.25:
@@ -200,16 +201,17 @@ class Joins(Checker):
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
     ) -> None:
-        election: Any = node.protocol.election
+        leadership: Any = node.protocol.leadership  # type: ignore[attr-defined]
         topology = self._there.topology
         group = topology.group_of[node.pid]
         views = topology.views[group]
-        if election.state == _LEADER:
-            self._there.led.add((group, election.joined.view))
+        if leadership.election.state == _LEADER:
+            self._there.led.add((group, leadership.joined.view))
         if len(views.counting) > 1 and (group, views.latest) in self._there.led and self._is_known(group):
             views.begin(views.latest)
             topology.follow(group)
-        view = election.joined.view
+        own = leadership.election
+        view = (leadership.joined if own.is_member else own.promised).view
         if sends and node.pid not in views.of.get(view, ()) and node.pid not in views.of.get(view - 1, ()):
             for _, message, _ in sends:
                 if type(message) in self._vouching:

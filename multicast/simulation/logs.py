@@ -42,10 +42,14 @@ class Decisions(Checker):
         protocol: Any = node.protocol
         paxos = protocol.member.paxos if hasattr(protocol, "member") else protocol.paxos
         instances, looked = paxos.instances, self._looked[node.pid]
+        known = self._values.setdefault(paxos.members, {})
+        if handler == "on_message" and type(args[1]).__name__ == "Accept" and args[1].instance <= looked:
+            held = instances.accepted.get(args[1].instance)
+            if held is not None and held[1] != known.get(args[1].instance, held[1]):
+                self.report("consensus", f"process {node.pid} takes instance {args[1].instance} back")
         if instances.decided <= looked:
             return
         self._looked[node.pid] = instances.decided
-        known = self._values.setdefault(paxos.members, {})
         for instance in range(max(looked + 1, instances.low), instances.decided + 1):
             values = instances.accepted[instance][1]
             if known.setdefault(instance, values) != values:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from multicast.membership import VIEW_PREFIX
 from multicast.parts.delivered import KNOWN_PREFIX, LAST_KEY, delivered_at
-from multicast.parts.leadership import VIEW_PREFIX
 from multicast.protocol import MulticastProtocol
 
 _ENTRY_PREFIX = b"m"
@@ -39,7 +39,7 @@ def _delivered(log: Any) -> Memory:
 
 def _ballots(leadership: Any) -> Memory:
     views = {group: (views.of, views.counting) for group, views in leadership.membership.views.items()}
-    return {"promised": leadership.promised, "joined": leadership.joined, "views": views}
+    return {"promised": leadership.election.promised, "joined": leadership.joined, "views": views}
 
 
 def _white_box(p: Any) -> Memory:
@@ -72,7 +72,9 @@ def _replicated(p: Any) -> Memory:
     log = p.member.log
     saved = p.specification.name == "ft_skeen"  # a fast one finds the final timestamp again
     entries = {
-        e.local: (e.message.id, e.final if saved or e.position else None, e.position, e.logged)
+        e.local: (e.message.id, e.logged, "delivered and forgotten")
+        if e.position and p.log.known(e.message.id) is None
+        else (e.message.id, e.logged, e.final if saved or e.position else None, e.position)
         for e in log.entries.values()
     }
     applied = {"applied": log.instance, "clock of the log": log.clock, "seen": log.seen}

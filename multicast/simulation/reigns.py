@@ -85,12 +85,13 @@ class WhiteBoxReigns(Reigns):
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         super().on_handled(node, handler, args, sends)
-        leadership: Any = node.protocol.leadership  # type: ignore[attr-defined]
+        protocol: Any = node.protocol
+        leadership = protocol.leadership
         stamped = self._stamped[node.pid]
         for _, message, _ in sends:
             if type(message).__name__ == "Accept" and message.ballot == leadership.joined:
                 stamped[message.id] = (message.ballot, message.local)
-        if handler == "on_install" and leadership.state == "leader" and args[1].id in stamped:
+        if handler == "on_install" and protocol.election.state == "leader" and args[1].id in stamped:
             ballot, local = stamped[args[1].id]
             if ballot == leadership.joined and local != Timestamp.decode(args[3]):
                 self.wrong(node, f"leads on, and its group delivers {args[1].id.hex()}, which it has stamped {local}")

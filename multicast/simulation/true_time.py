@@ -49,7 +49,8 @@ class TrueTime(Checker):
 
     def on_fault(self, fault: Any, begins: bool) -> None:
         for node in self.world.nodes.values() if self.world is not None else ():
-            self._look(node)
+            if node.up:
+                self._look(node)
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         message = delivery.message
@@ -71,10 +72,10 @@ class TrueTime(Checker):
 
     def _look(self, node: Any) -> None:
         """How far ahead the furthest clock is that may be right: of those that there are, and of those that this
-        process knows."""
+        process knows. Who does not know yet that there are more counts without them."""
         if self.world is None:
             return
-        nodes = self.world.nodes.values()
+        nodes = [self.world.nodes[pid] for pid in node.protocol.topology.processes]
         wrong = (len(nodes) - 1) // 2
         for clocks in ([n.offset_us for n in nodes], [node.offset_us, *self._heard.get(node.pid, {}).values()]):
             if len(clocks) > wrong:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from multicast.parts.ballots import Vote
 from multicast.protocol import Bulk, Specification
 from multicast.simulation.checkers import Checker
 from multicast.types import ProcessId
@@ -46,7 +47,7 @@ class Vouching(Checker):
             kind = type(message)
             if not durable and kind in self._vouching:
                 self.report("vouching", f"process {node.pid} sends {kind.__name__} without waiting for the disk")
-            if kind in self._vouching and not node.protocol.is_member():
+            if kind in self._vouching and not _may_vouch(node, message):
                 self.report("vouching", f"process {node.pid} sends {kind.__name__}, but has lost its disk")
             if getattr(kind, "bulk", False) or getattr(kind, "overtakes", False):
                 continue
@@ -64,6 +65,12 @@ class Vouching(Checker):
                 self.report("vouching", f"process {sender} lets something overtake {kind.__name__} to process {peer}")
             elif unsynced > node.flushed:
                 self.report("vouching", f"{kind.__name__} leaves process {sender} before what was put is on disk")
+
+
+def _may_vouch(node: Node, message: Any) -> bool:
+    """Who is new in its group may promise, and say that it has nothing."""
+    protocol = node.protocol
+    return protocol.is_member() or (isinstance(message, Vote) and not message.entries and protocol.promises())
 
 
 def _unsynced(node: Node, changes: bool) -> int:

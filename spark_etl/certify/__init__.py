@@ -6,7 +6,9 @@
     id           messages and transactions across shards
     client       what clients were told against what the journals hold
     time         real time and sessions against the order of versions; reads at positions
+    promise      reads of several shards, snapshots, and reads that may be old
     precedence   real time where the order of versions runs against it
+    near         what reads that are suspect have to do with, cut out of the tables
     value        transactions executed once more
     bank         the bank's total
     slices       the course of a run

@@ -15,15 +15,16 @@ from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.log import TAKEN
 
 HISTORY = ("file", "line", "process", "type", "at_us", "id", "f", "version", "succeeded", "reads", "value", "asked",
-           "told", "shard", "position", "damage")  # fmt: skip
+           "told", "shard", "position", "consistency", "age_us", "places", "seen",
+           "damage")  # fmt: skip
 
 _ABSENT = bytes(16)
-_ONLY_READS = r'\["(put|delete|add|append)",'
+_ONLY_READS = r'\["(put|delete|delete_range|revoke|add|min|max|append)",'
 
 
 class Operations(NamedTuple):
-    """A row per operation, as `frames.operations`. begin, end: rows of the history; end -1: none. id: by which journals
-    have it. at_position: it stands in no journal."""
+    """A row per operation, as `relations.operations`. begin, end: rows of the history; end -1: none. id: by which
+    journals have it. at_position: it stands in no journal."""
 
     history: pa.Table
     begin: np.ndarray
@@ -49,8 +50,9 @@ class Operations(NamedTuple):
         return pick(self.history[name], self.begin)
 
 
-def operations(history: pa.Table) -> Operations:
-    """Every operation begins once and ends at most once, after that; every line could be read (HISTORY). Suspect."""
+def operations(history: pa.Table, promised: bool = False) -> Operations:
+    """Every operation begins once and ends at most once, after that; every line could be read (HISTORY). Suspect.
+    promised: those that are `relations.promised`; else the others."""
     trust(whole(history["damage"]).null_count == history.num_rows, "a line that cannot be read")
     begins = np.asarray(pc.equal(whole(history["type"]), "invoke").to_numpy(zero_copy_only=False), bool)
     file = names(history["file"])[0]
@@ -82,18 +84,19 @@ def operations(history: pa.Table) -> Operations:
     by_leader = valid(shard)
     trust(~(by_leader & ok) | valid(version), "a leader's answer without a version")
     ids = pc.if_else(pa.array(by_leader & (position == 0) & ~absent), version, pick(history["id"], begin))
-    return Operations(
-        history, begin, end, file[begin], process[begin], line[begin], np.where(ended, line[end], -1), at[begin],
-        complete, ok, failed, ids, version, by_leader & ok & ((position > 0) | absent),
-    )  # fmt: skip
+    mine = np.flatnonzero((valid(pick(history["seen"], end)) & ok) == promised)
+    columns = (begin, end, file[begin], process[begin], line[begin], np.where(ended, line[end], -1), at[begin],
+               complete, ok, failed, ids, version, by_leader & ok & ((position > 0) | absent))  # fmt: skip
+    return Operations(history, *(c.take(pa.array(mine)) if isinstance(c, pa.Array) else c[mine] for c in columns))
 
 
 def _begins_say_nothing(history: pa.Table, begins: np.ndarray) -> None:
     """What an answer says no invocation does, and the other way round."""
-    for name in ("version", "succeeded", "told", "shard"):
+    for name in ("version", "succeeded", "told", "shard", "seen"):
         trust(~(begins & valid(history[name])), f"an invocation with {name}")
     trust(~begins | (numbers(history["position"], 0) == 0), "an invocation at a position")
-    trust(begins | ~valid(history["asked"]), "an answer that asks")
+    for name in ("asked", "consistency"):
+        trust(begins | ~valid(history[name]), f"an answer with {name}")
 
 
 class Placed(NamedTuple):

@@ -42,7 +42,7 @@ class Messages(NamedTuple):
 
 
 class Transactions(NamedTuple):
-    """A row per transaction, as `frames.transactions`. ids; gts: its version, halves; message: a row of `Messages`;
+    """A row per transaction, as `relations.transactions`. ids; gts: its version, halves; message: a row of `Messages`;
     expected, delivered, applied, void: shards, as bits."""
 
     ids: pa.Array

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 
@@ -15,9 +17,25 @@ PLACED = ("key", "place", "version")
 _READ, _WRITE, _PLACED = 0, 1, 2
 
 
-def certify(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> None:
-    """Every read returned the last version of its key before the reader (READS, WRITES), and what a leader answered is
-    the last version at its place (PLACED). Suspect."""
+class Ordered(NamedTuple):
+    """Reads, writes and reads at positions by key, and then by version; a reader stands before its own write. row: of
+    the three tables, one behind the other. gts, version: ranks, of the row's own version and of what was read, absent
+    being that of an absent key. last: the place of the last write to the key up to here; -1: there is none. expected:
+    the version that a read should have returned."""
+
+    row: np.ndarray
+    key: np.ndarray
+    gts: np.ndarray
+    version: np.ndarray
+    absent: int
+    wrote: np.ndarray
+    deleted: np.ndarray
+    last: np.ndarray
+    expected: np.ndarray
+
+
+def in_order(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> Ordered:
+    """READS, WRITES and PLACED side by side. Suspect for what is null, or written twice at one version."""
     trust(all(valid(t[name]).all() for t, names_ in ((reads, READS), (writes, WRITES), (placed, PLACED))
               for name in names_), "a null")  # fmt: skip
     parts = (reads, writes, placed)
@@ -35,6 +53,16 @@ def certify(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> None:
     twice = (key[1:] == key[:-1]) & (gts[1:] == gts[:-1]) & wrote[1:] & wrote[:-1]
     trust(~twice, "two writes of one version")
     last = np.maximum.accumulate(np.where(wrote, np.arange(len(key)), -1))
-    has = (last >= 0) & (key[last] == key)
-    expected = np.where(has & ~deleted[last], gts[last], absent)
-    trust(wrote | (version == expected), "a read of another version than the order says")
+    last = np.where((last >= 0) & (key[last] == key), last, -1)
+    expected = np.where((last >= 0) & ~deleted[last], gts[last], absent)
+    return Ordered(order, key, gts, version, absent, wrote, deleted, last, expected)
+
+
+def certify(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> None:
+    """Every read returned the last version of its key before the reader, and what a leader answered is the last version
+    at its place. Suspect."""
+    found = in_order(reads, writes, placed)
+    trust(found.wrote | (found.version == found.expected), OTHER)
+
+
+OTHER = "a read of another version than the order says"

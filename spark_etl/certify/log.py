@@ -18,7 +18,7 @@ from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import version_of
 from multicast.types import FINAL, OPTIMISTIC, Timestamp
 from spark_etl.certify.arrays import numbers, trust, valid, versions, whole
-from spark_etl.inputs import Top
+from spark_etl.ingest.inputs import Top
 
 DELIVERIES = ("replica", "segment", "offset", "position", "gts", "id", "stage", "expired", "destinations", "origin",
               "single", "installed_from")  # fmt: skip

@@ -26,25 +26,29 @@ ROUNDS_MAX = 100
 _BEHIND_ALL = 1 << 16
 
 
-def certify(ops: Operations, at: Placed, found: Transactions, course: Course, logs: Sequence[AgreedLog]) -> None:
-    """There is no cycle of dependencies and real time. Every read is proved, and no key is in two shards. Suspect."""
+def certify(
+    ops: Operations, at: Placed, found: Transactions, course: Course, logs: Sequence[AgreedLog]
+) -> np.ndarray:
+    """There is no cycle of real time and of dependencies that run forward in the logs: of all, if every read is proved
+    and no key is in two shards. Returns e of each transaction, and then of each operation. Suspect."""
     trust(len(np.unique(ops.file[course.op])) == 1, "several clocks")
     count = len(found.ids)
     node = np.where(ops.at_position, count + np.arange(len(ops.invoke)), at.row)
-    latest = np.full(count + len(ops.invoke), NOTHING, np.int64)
-    latest[node[course.op]] = ops.invoke[course.op]
+    invoked = np.full(count + len(ops.invoke), NOTHING, np.int64)
+    invoked[node[course.op]] = ops.invoke[course.op]
     trust(np.bincount(node[course.op]) < 2, "two operations of one id")
     orders = [_order(ops, found, log, node) for log in logs]
     for _ in range(ROUNDS_MAX):
-        before = latest.copy()
+        before = invoked.copy()
         for order in orders:
-            latest[order] = np.maximum.accumulate(latest[order])
-        if np.array_equal(before, latest):
+            invoked[order] = np.maximum.accumulate(invoked[order])
+        if np.array_equal(before, invoked):
             break
     else:
         trust(False, "it does not come to an end")
     mine = course.op[ops.ok[course.op]]
-    trust(latest[node[mine]] <= ops.complete[mine], "invoked too late for what it precedes")
+    trust(invoked[node[mine]] <= ops.complete[mine], "invoked too late for what it precedes")
+    return invoked
 
 
 def _order(ops: Operations, found: Transactions, log: AgreedLog, node: np.ndarray) -> np.ndarray:

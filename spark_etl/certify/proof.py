@@ -11,6 +11,8 @@
 | unknown outcomes resolved | client | - |
 | values as asked and as written | value | anything else comes out |
 | leader reads | time, key | a position that nobody has, or behind a known one |
+| reads as promised | promise, key | a place that nobody has; another version than stood there, an older one |
+| | | than promised; several shards' that never stood at one version |
 | serializability | log, id, key | one of these is not proved |
 | strict serializability, linearizability per key | time | the order of versions runs against real time, |
 | | precedence | and something is invoked after the answer of what it precedes; several histories |
@@ -19,6 +21,9 @@
 | optimistic deliveries | log | - |
 | course | slices | - |
 | genuineness, ring, long fork, set, counter | none | always, if the run has them |
+
+What is left to the checks is judged on the whole run; if it is nothing but reads of another version in some keys, on
+what is near them (`near`).
 
 Every kernel rests on *log*: if that proves nothing, nothing is proved. Those about clients rest on *id* and on
 histories each line of which could be read.
@@ -34,7 +39,7 @@ import msgspec
 from spark_etl.certify.arrays import DOUBTS
 from spark_etl.certify.client import Thin, Unknown
 from spark_etl.certify.slices import Slice
-from spark_etl.inputs import Top
+from spark_etl.ingest.inputs import Top
 
 LOGS = ("integrity", "agreement in a shard", "prefix order")
 VALIDITY, ORDER = "validity", "one order across shards"
@@ -44,6 +49,7 @@ HISTORY = "the lines of the histories"
 CLIENTS = "clients saw what the journals say"
 VALUES = "values as asked and as written"
 POSITIONS = "leader reads"
+PROMISES = "reads as promised"
 TIME, SESSIONS, PRECEDENCE = "real time", "sessions", "no cycle with real time"
 BANK = "conservation of the bank's total"
 COURSE = "the course of the run"
@@ -55,8 +61,10 @@ class Proof(msgspec.Struct):
     """proved: names of properties, and HISTORY, TIME, SESSIONS, PRECEDENCE, COURSE. why: not proved -> why.
     Numbers are those of the checks, and of use where what they belong to is proved: unsubmitted, waiting: messages of
     VALIDITY and ORDER; unknown, functions (kinds), thin: operations, of HISTORY with ACCOUNTS; compared, answered:
-    operations, of VALUES; at_positions: reads, of POSITIONS; late: operations, of TIME; inverted, untimed: of SESSIONS;
-    edges: that a search would have had, of PRECEDENCE, which is asked only if some are late."""
+    operations, of VALUES; at_positions: reads, of POSITIONS; promises: reads, by consistency, of PROMISES; late:
+    operations, of TIME; inverted, untimed: of SESSIONS; edges: that a search would have had, of PRECEDENCE, which is
+    asked only if some are late. near: files, with rows, of what reads that are suspect have to do with, if nothing else
+    is."""
 
     proved: set[str] = msgspec.field(default_factory=set)
     why: dict[str, str] = msgspec.field(default_factory=dict)
@@ -71,10 +79,12 @@ class Proof(msgspec.Struct):
     compared: int = 0
     answered: int = 0
     at_positions: int = 0
+    promises: dict[str, int] = {}
     late: int = 0
     inverted: int = 0
     untimed: int = 0
     edges: int = 0
+    near: dict[str, int] = {}
 
     def attempt(self, names: Sequence[str], kernel: Callable[..., T], *arguments: Any) -> T | None:
         """These are proved, if the kernel finds nothing to suspect."""

@@ -32,6 +32,10 @@ class Source(msgspec.Struct):
             parts.append(mixed.filter(pc.is_in(mixed["replica"], value_set=pa.array(mine, pa.int32()))).select(columns))
         return _together(parts)
 
+    def columns(self, table: str) -> list[str]:
+        """All that there are."""
+        return list(pq.read_schema(next(path for paths in self.files[table].values() for path in paths)).names)
+
 
 def _columns(path: str, columns: Iterable[str]) -> pa.Table:
     return pq.ParquetFile(path).read(list(columns), use_threads=False)  # a task has one core

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify import bank, client, id, key, log, precedence, slices, time, value
+from spark_etl.certify import bank, client, id, key, log, near, precedence, promise, slices, time, value
 from spark_etl.certify.arrays import DOUBTS, Suspect, numbers, trust, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
@@ -22,6 +24,7 @@ from spark_etl.certify.proof import (
     ORDER,
     POSITIONS,
     PRECEDENCE,
+    PROMISES,
     READS,
     SESSIONS,
     TIME,
@@ -31,8 +34,8 @@ from spark_etl.certify.proof import (
 )
 from spark_etl.certify.slices import Slice
 from spark_etl.certify.source import NOBODY, Source
-from spark_etl.frames import SHARDS_MAX
-from spark_etl.inputs import Inputs
+from spark_etl.frames.relations import SHARDS_MAX
+from spark_etl.ingest.inputs import Inputs
 
 _TRANSFERS = ("transfer", "read_all")
 
@@ -51,11 +54,13 @@ class Shard(msgspec.Struct, tag=True):
 
 
 class OfShard(msgspec.Struct):
-    """What it returns. suspicion, keys: why logs, or reads, are not proved, or empty."""
+    """What it returns. suspicion, keys: why logs, or reads, are not proved, or empty. doubts: all that is suspect about
+    reads; None: not all of it is known."""
 
     log: log.ShardLog
     suspicion: str = ""
     keys: str = ""
+    doubts: near.Doubts | None = None
     slices: list[Slice] = []
 
 
@@ -89,6 +94,7 @@ def judge_shard(told: Shard) -> OfShard:
         _judge_keys(source, found.longest[1])
     except DOUBTS as doubt:
         answer.keys = str(doubt) or type(doubt).__name__
+        answer.doubts = _doubts(source, found.longest[1]) if answer.keys == key.OTHER else None
     if told.width:
         sent = slices.first_sent(source.read("submitted", ("id", "at")))
         answer.slices = slices.of_deliveries(deliveries, sent, told.width)
@@ -99,6 +105,12 @@ def _judge_keys(source: Source, replica: int) -> None:
     reads = source.read("reads", key.READS, [replica])
     writes = source.read("writes", key.WRITES, [replica])
     key.certify(reads, writes, _no(key.PLACED))
+
+
+def _doubts(source: Source, replica: int) -> near.Doubts | None:
+    with suppress(*DOUBTS):
+        return near.doubts(source.read("reads", key.READS, [replica]), source.read("writes", key.WRITES, [replica]))
+    return None
 
 
 def _no(names: Sequence[str]) -> pa.Table:
@@ -128,10 +140,10 @@ class _Agreed:
         return run.source.read(table, columns, [one.longest[1] for one in run.logs.values() if one.longest[1] >= 0])
 
 
-def _operations(run: Run, proof: Proof) -> client.Operations | None:
+def _operations(run: Run, proof: Proof, promised: bool = False) -> client.Operations | None:
     if not run.has_history:
         return None
-    return proof.attempt([HISTORY], lambda: client.operations(run.source.read("history", client.HISTORY)))
+    return proof.attempt([HISTORY], lambda: client.operations(run.source.read("history", client.HISTORY), promised))
 
 
 def judge_orders(run: Run) -> Proof:
@@ -204,14 +216,25 @@ def judge_values(run: Run) -> Proof:
         proof.compared, proof.answered = counts or (0, 0)
     if set(client.functions(ops)) & set(_TRANSFERS):
         proof.attempt([BANK], bank.certify, ops, at, found, writes)
+    promised = _operations(run, Proof(), promised=True)
+    if promised is not None and len(promised.end):
+        proof.promises = dict(promise.counted(promised))
+        written = [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in agreed.logs]
+        if proof.holds(READS):
+            proof.attempt([PROMISES], promise.certify, promised, ops, at, found, agreed.logs, written)
     return proof
+
+
+def _tellers(run: Run, log: id.AgreedLog) -> list[int]:
+    """The replicas whose accounts of a shard are read."""
+    return [replica for replica in run.logs[log.shard].longest[1:] if replica >= 0]
 
 
 def _judge_reads(run: Run, agreed: _Agreed, ops: client.Operations | None) -> None:
     """No key is in two shards, and leaders answered as the order says. Suspect."""
     keys = []
     for one in agreed.logs:
-        mine = [replica for replica in run.logs[one.shard].longest[1:] if replica >= 0]
+        mine = _tellers(run, one)
         placed = _no(key.PLACED) if ops is None else time.placed_reads(ops, one)
         key.certify(_no(key.READS), run.source.read("writes", key.WRITES, mine), placed)
         found = [run.source.read(table, ["key"], mine)["key"] for table in ("reads", "writes")]
@@ -238,13 +261,73 @@ def judge_precedence(run: Run) -> Proof:
     return proof
 
 
+class Around(msgspec.Struct, tag=True):
+    """What the task is told that finds what is to be cut out, and cuts it out of the histories."""
+
+    run: Run
+    doubts: list[near.Doubts]
+    into: str
+
+
+class CutShard(msgspec.Struct, tag=True):
+    """What the tasks are told that cut it out of the journals of a shard. wanted: versions, 16 bytes each."""
+
+    source: Source
+    shard: int
+    replicas: list[int]
+    fullest: int
+    wanted: bytes
+    into: str
+
+
+class Cut(msgspec.Struct):
+    """What they return. files: with the number of their rows."""
+
+    wanted: bytes = b""
+    files: dict[str, int] = {}
+
+
+def cut_around(told: Around) -> Cut:
+    """See `near.around`. Nothing is wanted if that cannot be told."""
+    run, proof = told.run, Proof()
+    agreed = _Agreed(run, proof)
+    ops, found = _operations(run, proof), agreed.transactions
+    if found is None or (ops is None and run.has_history):
+        return Cut()
+    at = None if ops is None else client.placed(ops, found)
+    clients = None if ops is None or at is None else (ops, at)
+    try:
+        wanted = near.around(found, agreed.logs, clients, agreed.read(run, "reads", ("gts", "version")), told.doubts)
+    except DOUBTS:
+        return Cut()
+    into = Path(told.into)
+    files = {} if clients is None else near.cut_clients(*clients, wanted, run.source, into)
+    return Cut(found.gts[wanted].astype(">u8").tobytes(), files)
+
+
+def cut_shard(told: CutShard) -> Cut:
+    """See `near.cut_shard`."""
+    versions = [told.wanted[n : n + 16] for n in range(0, len(told.wanted), 16)]
+    wanted = pa.array(versions, pa.binary())
+    return Cut(files=near.cut_shard(told.source, told.shard, told.replicas, told.fullest, wanted, Path(told.into)))
+
+
 _TASKS = {"orders": judge_orders, "values": judge_values, "precedence": judge_precedence}
 
 
 def work(told: bytes) -> bytes:
     """Of a worker: one task."""
-    task: Shard | Run = msgspec.msgpack.decode(told, type=Shard | Run)
-    found: Any = judge_shard(task) if isinstance(task, Shard) else _TASKS[task.task](task)
+    task: Shard | Run | Around | CutShard = msgspec.msgpack.decode(told, type=Shard | Run | Around | CutShard)
+    found: Any
+    match task:
+        case Shard():
+            found = judge_shard(task)
+        case Run():
+            found = _TASKS[task.task](task)
+        case Around():
+            found = cut_around(task)
+        case CutShard():
+            found = cut_shard(task)
     return msgspec.msgpack.encode(found)
 
 
@@ -252,8 +335,19 @@ Workers = Callable[[list[bytes]], list[bytes]]
 """Do tasks side by side: `work` of each."""
 
 
-def prove(workers: Workers, source: Source, inputs: Inputs, *, has_history: bool, width: int) -> Proof:
-    """What can be proved of a run. width: of a slice of its course, microseconds; 0: no course is wanted."""
+def prove(
+    workers: Workers,
+    source: Source,
+    inputs: Inputs,
+    *,
+    has_history: bool,
+    width: int,
+    into: Path | None = None,
+    whole: Collection[str] = (),
+) -> Proof:
+    """What can be proved of a run. width: of a slice of its course, microseconds; 0: no course is wanted. into: where
+    tables may go of what is near a suspect read, if nothing else is suspect. whole: kinds of operations whose checks
+    are of all of them."""
     proof = Proof()
     try:
         _is_whole(source, inputs)
@@ -290,13 +384,49 @@ def prove(workers: Workers, source: Source, inputs: Inputs, *, has_history: bool
 
     judge("orders", "values")
     if doubt := "; ".join(one.keys for one in found if one.keys):
-        proof.proved -= {READS, VALUES}
+        doubts = [one.doubts for one in found if one.keys]
+        known = [one for one in doubts if one is not None]
+        if into is not None and len(known) == len(doubts) and _only_reads(proof, has_history, whole):
+            proof.near = _cut_out(workers, run, inputs, known, into)
+        proof.proved -= {READS} if proof.near else {READS, VALUES, PROMISES}
         proof.why[READS] = doubt
     if has_history and not proof.holds(CLIENTS):
-        proof.proved -= {VALUES, BANK, COURSE}  # whose numbers are of histories of this run only
+        proof.proved -= {VALUES, BANK, COURSE, PROMISES}  # whose numbers are of histories of this run only
     if proof.late and proof.holds(TIME, READS):
         judge("precedence")
     return proof
+
+
+def _only_reads(proof: Proof, has_history: bool, whole: Collection[str]) -> bool:
+    """Whether all but the reads of single keys is proved, of journals and of what clients know of them."""
+    if not proof.holds(VALIDITY, ORDER, *ACCOUNTS, READS):
+        return False
+    if not has_history:
+        return True
+    kinds = set(proof.functions)
+    others = () if not kinds & set(_TRANSFERS) else (BANK,)
+    if proof.at_positions or proof.promises or kinds & set(whole):
+        return False
+    return proof.holds(HISTORY, CLIENTS, VALUES, TIME, SESSIONS, *others)
+
+
+def _cut_out(
+    workers: Workers, run: Run, inputs: Inputs, doubts: list[near.Doubts], into: Path
+) -> dict[str, int]:
+    """The tables of what is near suspect reads. Nothing if that is much, or cannot be told."""
+
+    def cut(*tasks: Around | CutShard) -> list[Cut]:
+        return [msgspec.msgpack.decode(one, type=Cut) for one in workers(list(map(msgspec.msgpack.encode, tasks)))]
+
+    (around,) = cut(Around(run, doubts, str(into)))
+    if not around.wanted:
+        return {}
+    shards = [
+        CutShard(run.source, shard, members, run.logs[shard].longest[1], around.wanted, str(into))
+        for shard, members in inputs.shards.items()
+        if run.logs[shard].longest[1] >= 0
+    ]
+    return around.files | {name: rows for one in cut(*shards) for name, rows in one.files.items()}
 
 
 _OF_MEMBERS = ("deliveries", "outcomes", "reads", "writes", "submitted")
@@ -330,5 +460,5 @@ def _add(proof: Proof, found: Proof) -> None:
             setattr(proof, name, counted)
 
 
-_COUNTED = ("unsubmitted", "waiting", "unknown", "thin", "functions", "compared", "answered", "at_positions", "late",
-            "inverted", "untimed", "edges")  # fmt: skip
+_COUNTED = ("unsubmitted", "waiting", "unknown", "thin", "functions", "compared", "answered", "at_positions",
+            "promises", "late", "inverted", "untimed", "edges")  # fmt: skip

@@ -24,7 +24,7 @@ class Course(NamedTuple):
 
 
 def first_versions(gts: np.ndarray, index: int | np.uint64 = 0) -> np.ndarray:
-    """Of messages: `frames.version_of`."""
+    """Of messages: `relations.version_of`."""
     low = (gts[:, 1] << np.uint64(16)) | np.uint64(index)
     return np.column_stack([gts[:, 0], low])
 
@@ -97,7 +97,7 @@ def against_real_time(ops: Operations, course: Course) -> int:
 def sessions(ops: Operations, course: Course) -> tuple[int, int]:
     """How many operations are ordered before an earlier, acknowledged one of their session, and were invoked before it
     was answered (`checks.sessions.turns`). Suspect if a process ran two at once."""
-    process = _processes(ops)
+    process = processes(ops)
     certain = ops.ok | ops.failed
     ended = greatest_before(process, ops.line, np.where(certain, ops.end_line, NOTHING))
     trust(ended <= ops.line, "a process runs several operations at once")
@@ -107,13 +107,34 @@ def sessions(ops: Operations, course: Course) -> tuple[int, int]:
     return int(np.sum(course.order < latest)), int(np.sum(ops.invoke[course.op] <= answered))
 
 
-def _processes(ops: Operations) -> np.ndarray:
+def processes(ops: Operations) -> np.ndarray:
+    """Of each operation the number of its process, which is one of its file."""
     return ranks(np.column_stack([ops.file, ops.process]))[0]
 
 
 def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> None:
     """No read at a position is behind what its client, or anybody by the clock, knew of that shard
     (`checks.positions.stale`). Suspect."""
+    reads = np.flatnonzero(ops.at_position)
+    op, at_shard, at = visits(ops, course, logs)
+    read_position = at[: len(reads)]
+    place = ranks(np.column_stack([at_shard, ops.file[op]]))[0]
+    session = ranks(np.column_stack([at_shard, processes(ops)[op]]))[0]
+    is_read = np.arange(len(op)) < len(reads)
+    in_time = greatest_before(
+        np.concatenate([place, place[is_read]]), np.concatenate([ops.complete[op], ops.invoke[reads]]),
+        np.concatenate([at, np.full(len(reads), NOTHING)]),
+    )[len(op):]  # fmt: skip
+    in_session = greatest_before(session, ops.line[op], at)[is_read]
+    trust(read_position >= in_time, "a read behind what was known")
+    trust(read_position >= in_session, "a read behind its session")
+
+
+def visits(
+    ops: Operations, course: Course, logs: Sequence[AgreedLog]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where acknowledged operations were (`checks.positions.visits`): operation, shard and position, reads at positions
+    first."""
     reads = np.flatnonzero(ops.at_position)
     read_shard, read_position = where(ops, reads)
     acknowledged = course.op[ops.ok[course.op] & ~ops.at_position[course.op]]
@@ -127,17 +148,7 @@ def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> Non
         who.append(here)
         shard.append(np.full(len(here), log.shard))
         position.append(first[mine[0][here]])
-    op, at_shard, at = (np.concatenate(c) for c in (who, shard, position))
-    place = ranks(np.column_stack([at_shard, ops.file[op]]))[0]
-    session = ranks(np.column_stack([at_shard, _processes(ops)[op]]))[0]
-    is_read = np.arange(len(op)) < len(reads)
-    in_time = greatest_before(
-        np.concatenate([place, place[is_read]]), np.concatenate([ops.complete[op], ops.invoke[reads]]),
-        np.concatenate([at, np.full(len(reads), NOTHING)]),
-    )[len(op):]  # fmt: skip
-    in_session = greatest_before(session, ops.line[op], at)[is_read]
-    trust(read_position >= in_time, "a read behind what was known")
-    trust(read_position >= in_session, "a read behind its session")
+    return np.concatenate(who), np.concatenate(shard), np.concatenate(position)
 
 
 def placed_reads(ops: Operations, log: AgreedLog) -> pa.Table:

@@ -5,7 +5,9 @@
     transactions   what replicas say their transactions did: complete, alike, and as the order says
     clients        what clients were told, and real time
     values         what clients asked and were told, value by value
+    replay         a transaction once more, on the values that it read
     positions      reads that a leader answered from a position of its log
+    promises       reads of several shards, snapshots, and reads that may be old
     sessions       session guarantees
     bank           the bank's total
     workloads      ring, long fork, set, counter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl.columns import id_text, text, union, version_text, violations
+from spark_etl.frames.columns import id_text, text, union, version_text, violations
 
 
 def conservation(operations: DataFrame, transactions: DataFrame, writes: DataFrame, whole: Column) -> DataFrame:
@@ -17,7 +17,7 @@ def conservation(operations: DataFrame, transactions: DataFrame, writes: DataFra
     it is not judged. A transfer's effect on the total is the sum,
     over the accounts that it wrote, of the new balance minus the one before it in the order of versions; if one of
     these is not known, it is not judged.
-    whole: `frames.applied_everywhere`; of other transfers only a part is known.
+    whole: `relations.applied_everywhere`; of other transfers only a part is known.
     """
     done = operations.where(F.col("type") == "ok").join(transactions.select("id", "gts"), "id")
     reads = done.where((F.col("f") == "read_all") & (F.size("value") > 0)).withColumn(

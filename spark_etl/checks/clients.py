@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl import frames
-from spark_etl.columns import id_text, key_text, text, union, version_text, violations
+from spark_etl.frames import relations
+from spark_etl.frames.columns import id_text, key_text, text, union, version_text, violations
 
 
 def answers(operations: DataFrame, transactions: DataFrame, reads: DataFrame, whole: Column) -> DataFrame:
     """What the journals hold of an operation is what its client was told: version, branch and reads; refused operations
     have no effect. Names: refused-but-present, version-mismatch, branch-mismatch, read-mismatch.
 
-    whole: `frames.applied_everywhere`; other transactions may have read what is not in the journals.
+    whole: `relations.applied_everywhere`; other transactions may have read what is not in the journals.
     """
-    both = _beside(operations.where(~frames.at_position()), transactions.withColumn("whole", whole))
+    both = _beside(operations.where(~relations.at_position()), transactions.withColumn("whole", whole))
     acknowledged = both.where(F.col("type") == "ok")
     return union(
         [
@@ -30,7 +30,7 @@ def answers(operations: DataFrame, transactions: DataFrame, reads: DataFrame, wh
 
 
 def _beside(operations: DataFrame, transactions: DataFrame) -> DataFrame:
-    """Operations, each with its row of `frames.transactions` if there is one (present)."""
+    """Operations, each with its row of `relations.transactions` if there is one (present)."""
     both = operations.join(transactions.withColumnRenamed("succeeded", "ran"), "id", "left")
     return both.withColumn("present", F.col("gts").isNotNull())
 
@@ -53,7 +53,7 @@ def lost(
     is no evidence. complete_before: the least of these, None: there is no such shard; of what stands in no journal the
     shards are unknown. unsure_shards: of what they were sent another delivery may be missing that had the effect.
     """
-    told = operations.where((F.col("type") == "ok") & ~frames.at_position())
+    told = operations.where((F.col("type") == "ok") & ~relations.at_position())
     acknowledged = _beside(told, transactions)
     unsure = F.arrays_overlap("destinations", F.array([F.lit(n) for n in unsure_shards]).cast("array<int>"))
     void = (F.col("void") != 0) & ~unsure
@@ -86,7 +86,7 @@ def _partly(there: DataFrame, shards: list[int], open_ends: DataFrame) -> DataFr
     missing = (
         there.where(F.col("expected").bitwiseAND(lacking) != 0)
         .withColumn("shard", F.explode("destinations"))
-        .where(frames.shard_bit("shard", shards).bitwiseAND(lacking) != 0)
+        .where(relations.shard_bit("shard", shards).bitwiseAND(lacking) != 0)
         .join(F.broadcast(open_ends), "shard", "left")
     )
     excused = F.coalesce(F.col("gts") >= F.col("end"), F.lit(False))
@@ -201,7 +201,7 @@ def unknown(operations: DataFrame, transactions: DataFrame, complete_before: byt
 
 def _only_reads() -> Column:
     """Of an operation: whether it asked for nothing that has an effect."""
-    return ~F.col("asked").rlike(r'\["(put|delete|add|append)",')
+    return ~F.col("asked").rlike(r'\["(put|delete|delete_range|revoke|add|min|max|append)",')
 
 
 BLOCKS = 64

@@ -1,4 +1,4 @@
-"""The properties of atomic multicast, from what every replica delivered (`frames.bundles`)."""
+"""The properties of atomic multicast, from what every replica delivered (`relations.bundles`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED
 from multicast.types import FINAL, OPTIMISTIC
-from spark_etl import frames
-from spark_etl.columns import id_text, text, union, version_text, violations
+from spark_etl.frames import relations
+from spark_etl.frames.columns import id_text, text, union, version_text, violations
 
 
 def _is_in(column: str, numbers: Sequence[int]) -> Column:
@@ -19,10 +19,10 @@ def _is_in(column: str, numbers: Sequence[int]) -> Column:
 
 def integrity(log: DataFrame) -> DataFrame:
     """No message is delivered twice at one replica (an expired repetition has no effect and does not count), and an
-    expired delivery has no effect. Names: duplicate-delivery, expired-with-effect. log: `frames.replica_log`."""
+    expired delivery has no effect. Names: duplicate-delivery, expired-with-effect. log: `relations.replica_log`."""
     place = F.struct("position", "offset")
     twice = (
-        frames.bundles(log)
+        relations.bundles(log)
         .where(F.col("live"))
         .groupBy("replica", "id")
         .agg(F.min(place).alias("first"), F.max(place).alias("last"))
@@ -109,13 +109,13 @@ def agreement(
 
     A replica that is merely behind has not lost anything yet: only a later position of its own (`tops`: replica, shard,
     top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss. holed: replicas of whose
-    journals more than the end is missing; what they lack is no evidence. disputed: `frames.disputed`. installs:
+    journals more than the end is missing; what they lack is no evidence. disputed: `relations.disputed`. installs:
     replica, installed, installed_offset, of snapshots: what a replica skipped there up to that position is not lost.
     """
     flag = F.when(F.col("few.value.expired"), " as expired").otherwise("")
     flag_most = F.when(F.col("most.value.expired"), " as expired").otherwise("")
     disagreements = violations(
-        dissent(disputed, frames.entry()),
+        dissent(disputed, relations.entry()),
         "position-disagreement",
         text(
             "at position {} of shard {} {} delivered message {} (version {}, to shards {}{}), but {} message {}"
@@ -329,7 +329,7 @@ def _missed(live: DataFrame, tops: DataFrame, shards: list[int], unsure_shards: 
     missed = (
         live.where(F.col("expected").bitwiseAND(lacking) != 0)
         .withColumn("shard", F.explode("destinations"))
-        .where(frames.shard_bit("shard", shards).bitwiseAND(lacking) != 0)
+        .where(relations.shard_bit("shard", shards).bitwiseAND(lacking) != 0)
         .join(F.broadcast(passed), "shard")
         .where(F.col("gts") < F.col("top_gts"))
     )

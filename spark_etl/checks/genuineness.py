@@ -26,7 +26,7 @@ def participants(frames: DataFrame, messages: DataFrame, submitted: DataFrame, m
     """One row per message and participant: id, process, since (the line from which on it takes part; 0 for what the
     trace does not say), destinations.
 
-    messages: `frames.messages`. submitted: the journals' table. members: shard, process.
+    messages: `relations.messages`. submitted: the journals' table. members: shard, process.
     """
     told = frames.where(F.col("event") == "submit").select(
         F.get("ids", F.lit(0)).alias("id"), "process", F.col("line").alias("since"), "destinations"

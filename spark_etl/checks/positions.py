@@ -13,15 +13,15 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED
-from spark_etl import frames
-from spark_etl.columns import absent, id_text, text, violations
+from spark_etl.frames import relations
+from spark_etl.frames.columns import absent, id_text, text, violations
 
 
 def places(bundles: DataFrame) -> DataFrame:
     """Of every position of every shard: first, the version of its first transaction, and last: no transaction there has
     a greater one."""
     alone = F.col("single") | F.col("outcome_message").isNotNull()
-    last = F.when(alone, F.col("version")).otherwise(frames.version_of(F.col("gts"), 0xFFFF))
+    last = F.when(alone, F.col("version")).otherwise(relations.version_of(F.col("gts"), 0xFFFF))
     return (
         bundles.where(F.col("id").isNotNull())
         .groupBy("shard", "position")
@@ -30,13 +30,13 @@ def places(bundles: DataFrame) -> DataFrame:
 
 
 def placed(operations: DataFrame, steps: DataFrame, places: DataFrame, shards: list[int]) -> DataFrame:
-    """The reads at positions, as rows of `frames.transactions` with the columns file, process, line, f, invoke_us,
+    """The reads at positions, as rows of `relations.transactions` with the columns file, process, line, f, invoke_us,
     complete_us, shard, position, reads; gts: the place in the order, which begins with the version that it is behind;
     null: no journal has that position.
 
-    operations: `frames.operations`. steps: `sessions.steps` of what journals have. places: from `places`.
+    operations: `relations.operations`. steps: `sessions.steps` of what journals have. places: from `places`.
     """
-    reads = operations.where(frames.at_position()).select(
+    reads = operations.where(relations.at_position()).select(
         "file", "process", "line", "id", "f", "invoke_us", "complete_us", "succeeded", "shard", "position", "reads"
     )
     here = places.select("shard", "position", "last")
@@ -52,7 +52,7 @@ def placed(operations: DataFrame, steps: DataFrame, places: DataFrame, shards: l
     late = (F.col("done") > F.col("last")) & (F.col("next").isNull() | (F.col("done") < F.col("next")))
     base = F.when(F.coalesce(late, F.lit(False)), F.col("done")).otherwise(F.col("last"))
     turn = F.unhex(F.lpad(F.hex("invoke_us"), 16, "0"))
-    bit = frames.shard_bit("shard", shards)
+    bit = relations.shard_bit("shard", shards)
     return seen.where(F.col("id").isNotNull()).select(
         "file", "process", "line", "id", "f", "invoke_us", "complete_us", "shard", "position", "reads",
         F.concat(base, turn, "id").alias("gts"), F.lit(None).cast("binary").alias("message"),
@@ -62,7 +62,7 @@ def placed(operations: DataFrame, steps: DataFrame, places: DataFrame, shards: l
 
 
 def key_reads(placed: DataFrame) -> DataFrame:
-    """As `frames.key_reads`; no replica reports them."""
+    """As `relations.key_reads`; no replica reports them."""
     told = placed.where(F.col("gts").isNotNull()).select(
         "gts", "id", "shard", F.explode("reads").alias("name", "version")
     )
@@ -72,7 +72,7 @@ def key_reads(placed: DataFrame) -> DataFrame:
 
 def visits(placed: DataFrame, steps: DataFrame, log: DataFrame) -> DataFrame:
     """Where acknowledged operations were in the logs of their shards: file, process, line, id, f, invoke_us,
-    complete_us, shard, position, read (at a position). steps: as for `placed`. log: `frames.replica_log`."""
+    complete_us, shard, position, read (at a position). steps: as for `placed`. log: `relations.replica_log`."""
     columns = ["file", "process", "line", "id", "f", "invoke_us", "complete_us", "shard", "position"]
     at = log.where("taken").groupBy(F.col("transaction").alias("id"), "shard").agg(F.min("position").alias("position"))
     ordered = steps.where("ok").join(at, "id").select(*columns, F.lit(False).alias("read"))

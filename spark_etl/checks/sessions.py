@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl.columns import absent, id_text, key_text, text, version_text, violations
+from spark_etl.frames.columns import absent, id_text, key_text, text, version_text, violations
 
 _SESSION = ("file", "process")
 

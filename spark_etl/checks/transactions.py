@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_etl.checks.delivery import dissent, replicas_text
-from spark_etl.columns import absent, id_text, key_text, text, union, version_text, violations
-from spark_etl.frames import TAKEN
+from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
+from spark_etl.frames.relations import TAKEN
 
 
 def results(
@@ -27,10 +27,10 @@ def results(
     Names: outcome-missing, outcome-without-delivery, outcome-of-another-delivery, outcome-disagreement,
     state-digest-disagreement, branch-disagreement, fate-disagreement.
 
-    log: `frames.bundles`. transactions: `frames.transactions`. disputed: `frames.disputed`. tops: replica, shard,
-    top_completed. stops: replica, shard, completed. installs: replica, installed (up to there a snapshot stands for
-    outcomes). snapshots: shard, replica, position, digest of the state that was installed. unsure: replicas of whose
-    journals a part is missing.
+    log: `relations.bundles`. transactions: `relations.transactions`. disputed: `relations.disputed`. tops: replica,
+    shard, top_completed. stops: replica, shard, completed. installs: replica, installed (up to there a snapshot stands
+    for outcomes). snapshots: shard, replica, position, digest of the state that was installed. unsure: replicas of
+    whose journals a part is missing.
     """
     return union(
         [
@@ -121,7 +121,7 @@ def _other_delivery(log: DataFrame) -> DataFrame:
 
 
 def of_another_delivery() -> Column:
-    """Of `frames.replica_log`: whether the account is not that of what was delivered at its position."""
+    """Of `relations.replica_log`: whether the account is not that of what was delivered at its position."""
     message = F.coalesce(F.col("outcome_message") != F.col("id"), F.lit(False))
     return message | (F.col("outcome_gts") != F.col("gts"))
 
@@ -220,8 +220,8 @@ def exactly_once(
     repeated-without-first, mismatch-without-first, expired-early. (Its absence after an acknowledgement is
     `clients.answers`' to find, different outcomes at different shards `results`'.)
 
-    log: `frames.replica_log`. transactions: `frames.transactions`. unsure_shards: a first delivery may be missing.
-    slots_moved: ids went with them, so a shard may know one that was taken elsewhere.
+    log: `relations.replica_log`. transactions: `relations.transactions`. unsure_shards: a first delivery may be
+    missing. slots_moved: ids went with them, so a shard may know one that was taken elsewhere.
     """
     return union([_twice(log), _without_first(transactions, unsure_shards, slots_moved), too_early(transactions)])
 

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from kvstore.core.audit import value_text
 from multicast.types import ZERO, Timestamp
-from spark_etl import replay
-from spark_etl.columns import id_text, text, version_text, violations
+from spark_etl.checks import replay
+from spark_etl.frames.columns import id_text, text, version_text, violations
 
 READERS = ("read_all", "cycle_read", "counter_read")
 """Operations whose `value` in a history is what they read, key -> integer, and all of it."""
@@ -29,7 +29,7 @@ def compare(
     name "" for each, and one for everything that is wrong: id, gts, f, file, name, key, said (as in a history), digest
     (of that), why.
 
-    whole: `frames.applied_everywhere`; of other transactions only a part is known, and they are left out.
+    whole: `relations.applied_everywhere`; of other transactions only a part is known, and they are left out.
     """
     integers = F.col("f").isin(*READERS) & (F.col("type") == "ok") & F.col("value").isNotNull()
     asked = operations.where(F.col("asked").isNotNull() | integers)

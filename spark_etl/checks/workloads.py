@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl.columns import id_text, text, union, violations
+from spark_etl.frames.columns import id_text, text, union, violations
 
 
 def _done(operations: DataFrame, f: str) -> DataFrame:

@@ -449,7 +449,7 @@ async def test_a_conflict_of_more_keys_than_can_be_looked_at_says_what_it_knows(
 @pytest.mark.parametrize("succeeded", [True, False])
 async def test_a_commit_whose_answer_was_lost_knows_whether_it_was_applied(succeeded: bool) -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
-        t = InteractiveTransaction(store.attempts, None)
+        t = InteractiveTransaction(store.attempts, store.keys, None)
         await t.get("a")
         cluster.forgotten_succeeded = succeeded
         for replica in cluster.replicas:

@@ -25,8 +25,12 @@ from client_sdk import (
     ForeignLoop,
     Get,
     OutcomeUnknown,
+    Transaction,
+    codecs,
     requests,
+    transactional,
 )
+from client_sdk.keyspace import Keyspace
 from tests.client_sdk.fake import FakeCluster
 from tests.kvstore.live import wait_until
 
@@ -161,6 +165,13 @@ def in_child(work: Callable[[], object]) -> None:
 def test_a_client_made_before_a_fork_serves_parent_and_child(cluster: FakeCluster) -> None:
     with Client(cluster.urls, timeout=15.0) as store, Client(cluster.urls) as unused, store.transaction() as begun:
         store.put("a", "parent's")
+        app = store.namespace("app/")
+        app.put("k", "parent's")
+
+        @transactional
+        def noted(t: Transaction, key: str) -> bytes | None:
+            t.put("noted", "")
+            return t.get(key)
 
         def child() -> None:
             assert store.get("a").value == b"parent's"
@@ -169,6 +180,8 @@ def test_a_client_made_before_a_fork_serves_parent_and_child(cluster: FakeCluste
             with pytest.raises(ForeignLoop):
                 begun.get("a")
             in_child(lambda: store.put("b", "grandchild's"))
+            assert app.with_codec(codecs.TEXT).get("k").value == "parent's"
+            assert noted(app, "k") == b"parent's"
             assert store.get("b").value == b"grandchild's"
             store.close()
             with pytest.raises(ClosedClient):
@@ -208,7 +221,8 @@ def test_a_wrong_target_is_one_clear_line(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", ["get", "put", "delete", "txn", "cluster"])
 def test_help_shows_what_the_methods_of_both_clients_take(name: str) -> None:
-    blocking, waiting, made = getattr(Client, name), getattr(AsyncClient, name), getattr(requests, name)
+    blocking, waiting = getattr(Client, name), getattr(AsyncClient, name)
+    made = getattr(requests if name == "cluster" else Keyspace, name)
     assert blocking.__doc__ == waiting.__doc__ == made.__doc__
-    assert list(signature(blocking).parameters) == ["self", *signature(made).parameters]
+    assert list(signature(blocking).parameters)[1:] == [own for own in signature(made).parameters if own != "self"]
     assert signature(blocking).parameters == signature(waiting).parameters

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from client_sdk import Get, InvalidRequest, Put, requests
+from client_sdk import Get, InvalidRequest, Put
+from client_sdk.keyspace import ALL_KEYS
 from multicast.types import Timestamp
 
 
@@ -20,13 +21,13 @@ from multicast.types import Timestamp
     ],
 )
 def test_how_fresh_a_read_must_be_stands_in_its_query(how: dict[str, Any], query: str) -> None:
-    assert requests.get("k", **how).path == "/v1/kv/k" + (f"?{query}" if query else "")
-    assert requests.count("k", **how).path.endswith(f"count_only=true{'&' if query else ''}{query}")
-    assert requests.txn(success=[Get("k")], **how).path == "/v1/txn" + (f"?{query}" if query else "")
+    assert ALL_KEYS.get("k", **how).path == "/v1/kv/k" + (f"?{query}" if query else "")
+    assert ALL_KEYS.count("k", **how).path.endswith(f"count_only=true{'&' if query else ''}{query}")
+    assert ALL_KEYS.txn(success=[Get("k")], **how).path == "/v1/txn" + (f"?{query}" if query else "")
 
 
 def test_a_version_stands_in_its_query() -> None:
-    assert requests.get("k", version=Timestamp(16, 1)).path == "/v1/kv/k?version=10-1"
+    assert ALL_KEYS.get("k", version=Timestamp(16, 1)).path == "/v1/kv/k?version=10-1"
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,10 @@ def test_a_version_stands_in_its_query() -> None:
 )
 def test_what_makes_no_sense_is_not_sent(how: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as error:
-        requests.get("k", **how)
+        ALL_KEYS.get("k", **how)
     assert error.value.field == field
 
 
 def test_a_write_is_neither_old_nor_new() -> None:
     with pytest.raises(InvalidRequest, match="consistency: of what only reads"):
-        requests.txn(success=[Put("k", "v")], consistency="snapshot")
+        ALL_KEYS.txn(success=[Put("k", "v")], consistency="snapshot")

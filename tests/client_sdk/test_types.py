@@ -23,8 +23,8 @@ from client_sdk import (
     Put,
     Range,
     Timestamp,
-    requests,
 )
+from client_sdk.keyspace import ALL_KEYS
 from kvstore.api import model
 from tests.client_sdk.fake import FakeCluster
 from tests.house import ROOT
@@ -77,16 +77,16 @@ class Text(str):
 
 
 WRONG: list[tuple[str, Callable[[], object]]] = [
-    ("value: bytes or str, not dict", lambda: requests.put("k", {"a": 1})),
-    ("value: bytes or str, not NoneType", lambda: requests.put("k", None)),
-    ("key: bytes or str, not int", lambda: requests.get(1)),
-    ("key: bytes or str, not bytearray", lambda: requests.delete(bytearray(b"k"))),
-    ("prefix: bytes or str, not int", lambda: requests.page(1, page_size=10, token=None, timeout=None)),
-    ("page_size: int, not str", lambda: requests.page("k", page_size="10", token=None, timeout=None)),
-    ("if_version: Timestamp, not str", lambda: requests.put("k", "v", if_version="3-1")),
-    ("if_absent: bool, not Timestamp", lambda: requests.put("k", "v", if_absent=Timestamp(1, 1))),
-    ("message_id: bytes, not str", lambda: requests.put("k", "v", message_id="0197b3c2-7f00-7cc3-98c4-dc0c0c07398f")),
-    ("timeout: int or float, not str", lambda: requests.get("k", timeout="3")),
+    ("value: bytes or str, not dict", lambda: ALL_KEYS.put("k", {"a": 1})),
+    ("value: bytes or str, not NoneType", lambda: ALL_KEYS.put("k", None)),
+    ("key: bytes or str, not int", lambda: ALL_KEYS.get(1)),
+    ("key: bytes or str, not bytearray", lambda: ALL_KEYS.delete(bytearray(b"k"))),
+    ("prefix: bytes or str, not int", lambda: ALL_KEYS.page(1, page_size=10, token=None, timeout=None)),
+    ("page_size: int, not str", lambda: ALL_KEYS.page("k", page_size="10", token=None, timeout=None)),
+    ("if_version: Timestamp, not str", lambda: ALL_KEYS.put("k", "v", if_version="3-1")),
+    ("if_absent: bool, not Timestamp", lambda: ALL_KEYS.put("k", "v", if_absent=Timestamp(1, 1))),
+    ("message_id: bytes, not str", lambda: ALL_KEYS.put("k", "v", message_id="0197b3c2-7f00-7cc3-98c4-dc0c0c07398f")),
+    ("timeout: int or float, not str", lambda: ALL_KEYS.get("k", timeout="3")),
     ("value: bytes or str, not dict", lambda: Put("k", {"a": 1})),
     ("value: bytes or str, not int", lambda: Append("k", 1)),
     ("delta: int, not bool", lambda: Add("k", True)),
@@ -94,12 +94,12 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("limit: int, not str", lambda: Range("k", "10")),
     ("target: str, not int", lambda: Compare("k", 1, "==", "v")),
     ("operand: bytes or str or bool or Timestamp, not int", lambda: Compare("k", "value", "==", 1)),
-    ("success: list or tuple, not Put", lambda: requests.txn(success=Put("k", "v"))),
+    ("success: list or tuple, not Put", lambda: ALL_KEYS.txn(success=Put("k", "v"))),
     (
-        "success[1]: Get or Put or Delete or Add or Append or Range or DeleteRange, not str",
-        lambda: requests.txn(success=[Get("k"), "k"]),
+        "success[1]: Get or Put or Delete or Add or Min or Max or Append or Range or DeleteRange or NoneNewer, not str",
+        lambda: ALL_KEYS.txn(success=[Get("k"), "k"]),
     ),
-    ("compare[0]: Compare, not tuple", lambda: requests.txn([("k", "exists", "==", True)])),
+    ("compare[0]: Compare, not tuple", lambda: ALL_KEYS.txn([("k", "exists", "==", True)])),
     ("timeout: int or float, not str", lambda: Client("http://127.0.0.1:1", timeout="3")),
 ]
 
@@ -121,11 +121,11 @@ def test_an_interactive_transaction_names_them_too() -> None:
 def test_what_types_cannot_say_is_refused_before_it_is_sent() -> None:
     for seconds in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="timeout: a positive number of seconds"):
-            requests.get("k", timeout=seconds)
+            ALL_KEYS.get("k", timeout=seconds)
     with pytest.raises(InvalidRequest, match=r"compare\[0\]\.target: one of value, version, create_version, exists, not 'exist'"):  # noqa: E501
-        requests.txn([Compare("k", "exist", "==", True)])  # type: ignore[arg-type]
+        ALL_KEYS.txn([Compare("k", "exist", "==", True)])  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="if_version and if_absent: give one of them"):
-        requests.put("k", "v", if_version=Timestamp(1, 1), if_absent=True)
+        ALL_KEYS.put("k", "v", if_version=Timestamp(1, 1), if_absent=True)
 
 
 def test_subclasses_of_text_and_every_operation_are_taken() -> None:

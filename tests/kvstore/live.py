@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvstore import cluster, config
+from kvstore import cluster, config, identity
 from kvstore.api.model import Transaction
-from kvstore.core.messages import Answered, Refused
+from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.host import LiveReplica
 from multicast.types import MessageId
 from tests.ports import free_base_port
@@ -80,7 +80,7 @@ def make_cluster(directory: Path, shards: int, replicas: int, protocol: str, **l
         data = json.loads(config.json_text(made))
         data["limits"] |= limits
         made = config.parse(json.dumps(data).encode(), "test")
-    config.create(directory, made)
+    identity.create(directory, made)
     return made
 
 
@@ -105,7 +105,7 @@ def running_cluster(
 async def executed(replica: LiveReplica, message_id: MessageId, transaction: Transaction) -> Answered | Refused:
     """What a replica in this process answers."""
     answer: asyncio.Future[Answered | Refused] = asyncio.get_running_loop().create_future()
-    replica.execute(message_id, transaction, answer.set_result)
+    replica.request(Execute(message_id, transaction), answer.set_result)
     return await answer
 
 

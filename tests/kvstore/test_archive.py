@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import config
+from kvstore import config, identity
 from kvstore.archive import DAY_SECONDS, prune
 from kvstore.config import ConfigError
 from multicast.segments import segment_name
@@ -63,6 +63,6 @@ def test_the_oldest_go_but_for_what_a_journal_still_has(
 
 def test_where_there_is_no_archive_it_is_said(tmp_path: Path) -> None:
     made = config.new_cluster(shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, archive="none")
-    config.create(tmp_path, made)
+    identity.create(tmp_path, made)
     with pytest.raises(ConfigError, match="the cluster has no archive"):
         prune(tmp_path, 0, None, True, print)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore import config
+from kvstore import config, identity
 from kvstore.api.model import CUT, Add, Cut, Get, InvalidTransaction, Operation, Put, Transaction, validate
 from kvstore.backup import restore, take
 from kvstore.backup.files import MANIFEST, BackupError, Manifest, read_manifest, rows_file, verify, write_manifest
@@ -243,7 +243,7 @@ async def test_a_new_cluster_has_the_rows_at_their_versions_and_goes_on_above(tm
             assert one.found.version == backups.version(number)
         await replicas[2].stop()
         shutil.rmtree(config.replica_directory(tmp_path / "new", 2))
-        config.claim(tmp_path / "new", made, 2, lost_disk=True)
+        identity.claim(tmp_path / "new", made, 2, lost_disk=True)
         replicas[2] = LiveReplica(tmp_path / "new", made, 2)
         await replicas[2].start()
         await eventually(lambda: not replicas[2].unready(), "the replica without its disk is ready")

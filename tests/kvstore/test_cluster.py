@@ -13,12 +13,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from kvstore import cluster, config
+from kvstore import cluster, config, identity
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.process import AlreadyRunning, Handle, ReplicaLock, check_port, running
+from kvstore.status import statuses
 from tests.kvstore.live import Replica, make_cluster, wait_until
 
 SERVE_SECONDS = 30
@@ -73,17 +75,20 @@ def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
     made = make_cluster(directory, 1, 3, "white_box")
     started = cluster.up(directory, said.append)
     assert len(started) == 3
-    assert [line.state for line in cluster.status(directory)] == ["ready"] * 3
+    assert [line.state for line in statuses(directory)] == ["ready"] * 3
     for i in range(20):
         assert http(made, i % 3)("PUT", f"/v1/kv/k{i}", b"%d" % i).status == 200
 
-    leader = next(line for line in cluster.status(directory) if line.role == "leader")
+    leader = next(line for line in statuses(directory) if line.role == "leader")
     assert leader.pid is not None
     os.kill(leader.pid, signal.SIGKILL)
     wait_until(lambda: running(config.replica_directory(directory, leader.id)) is None)
-    assert cluster.status(directory)[leader.id].state == "down"
+    assert statuses(directory)[leader.id].state == "down"
     other = http(made, (leader.id + 1) % 3)
     wait_until(lambda: other("PUT", "/v1/kv/after", b"x").status == 200)
+    rest = [line.id for line in statuses(directory) if line.id != leader.id]
+    with pytest.raises(ClusterError, match=f"replica {rest[0]} stays as it is: replica .* is not ready"):
+        cluster.restart(directory, said.append, only=rest)
 
     (again,) = cluster.up(directory, said.append)
     assert again.replica.id == leader.id
@@ -92,9 +97,14 @@ def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
         assert back("GET", f"/v1/kv/k{i}").body == b"%d" % i
     assert back("GET", "/v1/kv/after").body == b"x"
 
+    before = {line.id: line.pid for line in statuses(directory)}
+    (anew,) = cluster.restart(directory, said.append, only=[rest[0]])
+    changed = [line.id for line in statuses(directory) if line.pid != before[line.id]]
+    assert changed == [anew.replica.id] == [rest[0]]
+    said.clear()
     assert cluster.down(directory, said.append) is True
-    reap(*started, again)
-    assert [line.state for line in cluster.status(directory)] == ["down"] * 3
+    reap(*started, again, anew)
+    assert [line.state for line in statuses(directory)] == ["down"] * 3
     assert sum("stopped" in line for line in said) == 3
     assert cluster.down(directory, said.append) is True and said[-1] == "no replica is running"
 
@@ -105,7 +115,7 @@ def test_a_stopped_replica_leaves_an_up_to_date_lmdb(stopped_afterwards: Path, s
     for life in range(2):
         started = cluster.up(directory, said.append)
         assert http(made, 0)("PUT", f"/v1/kv/k{life}", b"x").status == 200
-        position = cluster.status(directory)[0].position
+        position = statuses(directory)[0].position
         assert cluster.down(directory, said.append) is True
         reap(*started)
     log = (directory / "replicas" / "0" / "log").read_text()
@@ -132,7 +142,7 @@ def test_two_processes_never_serve_one_replica(stopped_afterwards: Path, said: l
     make_cluster(directory, 1, 1, "skeen")
     (one,) = cluster.up(directory, said.append)
     assert f"in use by process {one.process.pid}" in refusal(serve(directory))
-    assert cluster.status(directory)[0].pid == one.process.pid
+    assert statuses(directory)[0].pid == one.process.pid
     cluster.stop_started(directory, [one], said.append)
 
 
@@ -159,7 +169,7 @@ def test_a_busy_port_is_named_with_its_owner(stopped_afterwards: Path, said: lis
             cluster.up(directory, said.append)
         assert f"port {port} on 127.0.0.1 is in use by process {os.getpid()} (" in refusal(serve(directory))
     check_port("127.0.0.1", port, "port")
-    assert cluster.status(directory)[0].state == "down"
+    assert statuses(directory)[0].state == "down"
 
 
 def test_whatever_can_start_starts_and_the_rest_is_named(stopped_afterwards: Path) -> None:
@@ -176,8 +186,19 @@ def test_whatever_can_start_starts_and_the_rest_is_named(stopped_afterwards: Pat
         assert told in ran.stderr
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SERVE_SECONDS, check=False)
     assert (ran.returncode, "replica 1: " in ran.stderr, "replica 2: " in ran.stderr) == (1, False, True)
-    assert [line.state for line in cluster.status(directory)] == ["ready", "ready", "down"]
+    assert [line.state for line in statuses(directory)] == ["ready", "ready", "down"]
     assert http(made, 0)("PUT", "/v1/kv/k", b"x").status == 200
+
+
+def test_replicas_of_other_machines_are_left_to_them(stopped_afterwards: Path, said: list[str]) -> None:
+    """192.0.2.1 is nobody's (RFC 5737)."""
+    made = make_cluster(stopped_afterwards, 1, 3, "white_box")
+    away = msgspec.structs.replace(made.replicas[2], host="192.0.2.1")
+    config.save(stopped_afterwards, made.with_replica(away))
+    started = cluster.up(stopped_afterwards, said.append)
+    assert [one.replica.id for one in started] == [0, 1] and said[0] == "of other machines: replica 2 (192.0.2.1)"
+    assert [line.state for line in statuses(stopped_afterwards)] == ["ready", "ready", "not answering"]
+    cluster.stop_started(stopped_afterwards, started, said.append)
 
 
 def test_the_directory_of_another_cluster_is_refused_untouched(stopped_afterwards: Path, said: list[str]) -> None:
@@ -224,14 +245,20 @@ def test_a_damaged_journal_is_refused_in_one_line(stopped_afterwards: Path, said
 
 
 def test_beyond_loopback_a_replica_starts_only_when_told_that_it_is_insecure(tmp_path: Path) -> None:
-    made = config.new_cluster(shards=1, replicas=2, protocol="white_box", cluster_id="0" * 32, host="192.0.2.1")
-    config.create(tmp_path, made)
-    said = "is to listen on 192.0.2.1 without TLS"
+    where = {"host": "0.0.0.0", "advertise": "localhost"}
+    made = config.new_cluster(shards=1, replicas=2, protocol="white_box", cluster_id="0" * 32, **where)
+    identity.create(tmp_path, made)
+    said = "is to listen on 0.0.0.0 without TLS"
     assert said in refusal(serve(tmp_path)) and "start the replica with --insecure" in refusal(serve(tmp_path))
     with pytest.raises(ConfigError, match=said):
         cluster.up(tmp_path, print)
     assert [path.name for path in (tmp_path / "replicas" / "0").iterdir()] == ["identity.json"]
-    with pytest.raises(ClusterError, match="Cannot assign requested address"):
+
+
+def test_a_machine_without_replicas_is_told_so(tmp_path: Path) -> None:
+    made = config.new_cluster(shards=1, replicas=2, protocol="white_box", cluster_id="0" * 32, host="192.0.2.1")
+    identity.create(tmp_path, made)
+    with pytest.raises(ClusterError, match=r"all replicas are of other machines: replica 0 \(192.0.2.1"):
         cluster.up(tmp_path, print, insecure=True)
 
 

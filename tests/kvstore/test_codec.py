@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from kvstore.api import answers, codec, problem
 from kvstore.api.answers import MalformedAnswer, Page
+from kvstore.api.forms import JSON, MSGPACK, Form, accepted, of_body
 from kvstore.api.model import (
+    NUMBERS,
     Add,
     Append,
     Compare,
@@ -22,6 +24,8 @@ from kvstore.api.model import (
     Get,
     InvalidTransaction,
     KeyValue,
+    Max,
+    Min,
     Operation,
     OperationResult,
     Put,
@@ -45,11 +49,14 @@ _operations = st.one_of(
     st.builds(Put, _keys, _values),
     st.builds(Delete, _keys),
     st.builds(Add, _keys, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(Min, _keys, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(Max, _keys, st.integers(-(2**63), 2**63 - 1)),
     st.builds(Append, _keys, _values),
     st.builds(Range, _values, st.integers(1, 1000), _values, _values, _values, st.booleans(), st.booleans()),
     st.builds(Range, _values, st.just(100), _values, _values, _values, count_only=st.just(True)),
     st.builds(DeleteRange, _values, _values, _values),
 )
+_forms = st.sampled_from([JSON, MSGPACK])
 _created = _versions.filter(lambda version: version != ZERO)
 _leases = st.just(b"") | st.binary(min_size=16, max_size=16)
 _compares = st.one_of(
@@ -79,7 +86,7 @@ def _answered(draw: st.DrawFn) -> tuple[Transaction, Result]:
             values = st.just(b"") if operation.keys_only else _values
             found = st.builds(KeyValue, _keys, values, _versions, _created, _leases)
             return OperationResult(entries=draw(st.lists(found, max_size=3).map(tuple)), more=draw(st.booleans()))
-        if isinstance(operation, Add):
+        if isinstance(operation, NUMBERS):
             return OperationResult(value=draw(_int64))
         if isinstance(operation, Append):
             return OperationResult(length=draw(st.integers(0, 1 << 20)))
@@ -93,31 +100,31 @@ def same(a: Any, b: Any) -> bool:
     return msgspec.msgpack.encode(a) == msgspec.msgpack.encode(b)
 
 
-@given(st.builds(Transaction, st.lists(_compares, max_size=3).map(tuple), _branch, _branch))
-def test_the_server_reads_the_transaction_that_was_meant(transaction: Transaction) -> None:
-    assert same(codec.parse_transaction(codec.transaction_body(transaction)), transaction)
+@given(st.builds(Transaction, st.lists(_compares, max_size=3).map(tuple), _branch, _branch), _forms)
+def test_the_server_reads_the_transaction_that_was_meant(transaction: Transaction, form: Form) -> None:
+    assert same(codec.parse_transaction(codec.transaction_body(transaction, form), form), transaction)
 
 
-@given(_answered())
-def test_the_client_reads_the_result_that_was_meant(answered: tuple[Transaction, Result]) -> None:
+@given(_answered(), _forms)
+def test_the_client_reads_the_result_that_was_meant(answered: tuple[Transaction, Result], form: Form) -> None:
     transaction, result = answered
-    body = answers.transaction_answer(transaction, result, False, "id")
-    read, omitted = answers.parse_transaction_answer(body, transaction)
+    body = answers.transaction_answer(transaction, result, False, "id", form)
+    read, omitted = answers.parse_transaction_answer(body, transaction, form)
     assert same(read, result) and not omitted
-    body = answers.transaction_answer(transaction, result, True, "id")
-    read, omitted = answers.parse_transaction_answer(body, transaction)
+    body = answers.transaction_answer(transaction, result, True, "id", form)
+    read, omitted = answers.parse_transaction_answer(body, transaction, form)
     assert (read.succeeded, read.version, omitted) == (result.succeeded, result.version, True)
 
 
-@given(st.builds(Page, _versions, st.lists(_found, max_size=3).map(tuple), st.sampled_from([None, "AWE"])))
-def test_the_client_reads_the_page_that_was_meant(page: Page) -> None:
-    assert answers.parse_page(answers.page_answer(page)) == page
+@given(st.builds(Page, _versions, st.lists(_found, max_size=3).map(tuple), st.sampled_from([None, "AWE"])), _forms)
+def test_the_client_reads_the_page_that_was_meant(page: Page, form: Form) -> None:
+    assert answers.parse_page(answers.page_answer(page, form=form), form=form) == page
 
 
-@given(_versions, st.booleans())
-def test_the_client_reads_the_write_that_was_meant(version: Timestamp, deleted: bool) -> None:
-    assert answers.parse_write(answers.put_answer(str(version).encode(), b"id"))[0] == version
-    assert answers.parse_write(answers.delete_answer(str(version), deleted, "id")) == (version, deleted)
+@given(_versions, st.booleans(), _forms)
+def test_the_client_reads_the_write_that_was_meant(version: Timestamp, deleted: bool, form: Form) -> None:
+    assert answers.parse_write(answers.put_answer(str(version).encode(), b"id", form), form)[0] == version
+    assert answers.parse_write(answers.delete_answer(str(version), deleted, "id", form), form) == (version, deleted)
     assert answers.parse_value(b"k", b"v", f'"{version}"', "", "") == KeyValue(b"k", b"v", version, version)
 
 
@@ -191,6 +198,45 @@ def test_how_answers_stand_on_the_wire() -> None:
     assert json.loads(answers.delete_answer("v", False, "id")) == {"version": "v", "deleted": False, "id": "id"}
 
 
+def test_bytes_stand_in_messagepack_as_they_are() -> None:
+    transaction = Transaction((Compare(ODD, "value", "<", b"b"),), (Put(b"a", ODD), Range(ODD, 1)))
+    body = msgspec.msgpack.decode(codec.transaction_body(transaction, MSGPACK))
+    assert body["compare"] == [{"key": ODD, "target": "value", "op": "<", "value": b"b"}]
+    assert body["success"] == [{"op": "put", "key": b"a", "value": ODD}, {"op": "range", "prefix": ODD, "limit": 1}]
+    found = OperationResult(found=KeyValue(b"a", ODD, VERSION))
+    result = Result(True, VERSION, (found,))
+    answer = answers.transaction_answer(Transaction((), (Get(b"a"),)), result, False, "", MSGPACK)
+    assert msgspec.msgpack.decode(answer)["results"] == [{"key": b"a", "value": ODD, "version": TEXT_VERSION}]
+    named = MSGPACK.encode({"success": [{"op": "put", "key": "a", "value": "text"}]})
+    assert same(codec.parse_transaction(named, MSGPACK), Transaction((), (Put(b"a", b"text"),)))
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "says"),
+    [
+        (b"\xc1", "body", "malformed"), (b"\x91" * 5000, "body", "recursion"),
+        (MSGPACK.encode([]), "body", "an object"),
+        (MSGPACK.encode({"compare": [{1: 2}]}), "body", "no text"),
+        (MSGPACK.encode({"sucess": []}), "sucess", "did you mean 'success'?"),
+        (MSGPACK.encode({"success": [{"op": "get", "key_b64": "YQ=="}]}), "success[0].key_b64", "Expected `bytes"),
+        (MSGPACK.encode({"success": [{"op": "get", "key": b""}]}), "success[0].key", "1 to 400 bytes"),
+        (MSGPACK.encode({"success": [{"op": "add", "key": b"a", "delta": 2**63}]}), "success[0].delta", "64-bit"),
+    ],
+)  # fmt: skip
+def test_malformed_messagepack_is_refused_by_name(body: bytes, field: str, says: str) -> None:
+    with pytest.raises(InvalidTransaction) as refused:
+        validate(codec.parse_transaction(body, MSGPACK))
+    assert refused.value.field == field and says in refused.value.problem
+
+
+def test_the_form_is_what_the_headers_name() -> None:
+    assert of_body("application/json") is of_body("Application/JSON; charset=utf-8") is JSON
+    assert of_body("application/msgpack") is MSGPACK and of_body("text/plain") is of_body("") is None
+    assert of_body("application/json; charset=latin-1") is None
+    assert accepted("text/html, application/msgpack;q=0.9, application/json") is MSGPACK
+    assert accepted("application/json, application/msgpack") is accepted("*/*") is accepted("") is JSON
+
+
 def test_how_a_problem_stands_on_the_wire() -> None:
     members: dict[str, Any] = {
         "type": "about:blank", "title": "Bad Request", "status": 400, "detail": "key: empty", "code": "invalid",
@@ -209,7 +255,7 @@ def test_how_a_problem_stands_on_the_wire() -> None:
         (b"", "body", "not JSON"),
         (b"{", "body", "not JSON"),
         (b"\xff\xfe", "body", "not JSON"),
-        (b"[]", "body", "a JSON object"),
+        (b"[]", "body", "an object"),
         (b"[" * 100_000, "body", "not JSON"),
         ({}, "transaction", "no comparison and no operation"),
         ({"sucess": []}, "sucess", "did you mean 'success'?"),
@@ -218,12 +264,14 @@ def test_how_a_problem_stands_on_the_wire() -> None:
         ({"success": [{"key": "a"}]}, "success[0]", "op"),
         ({"success": [{"op": "get"}]}, "success[0].key", "give key or key_b64"),
         ({"success": [{"op": "get", "key": "a", "key_b64": "YQ=="}]}, "success[0].key", "not both"),
-        ({"success": [{"op": "get", "key_b64": "a"}]}, "success[0].key_b64", "not base64"),
+        ({"success": [{"op": "get", "key_b64": "a"}]}, "success[0].key_b64", "Invalid base64"),
         ({"success": [{"op": "get", "key": ""}]}, "success[0].key", "1 to 400 bytes, this one 0"),
         ({"success": [{"op": "get", "key": "é" * 201}]}, "success[0].key", "1 to 400 bytes, this one 402"),
         ({"success": [{"op": "put", "key": "a"}]}, "success[0].value", "missing"),
         ({"success": [{"op": "put", "key": "a", "value": 7}]}, "success[0].value", "Expected"),
         ({"success": [{"op": "add", "key": "a", "delta": 2**63}]}, "success[0].delta", "64-bit"),
+        ({"success": [{"op": "min", "key": "a", "value": -(2**63) - 1}]}, "success[0].value", "64-bit"),
+        ({"success": [{"op": "max", "key": "a", "value": "1"}]}, "success[0].value", "Expected `int`"),
         ({"success": [{"op": "add", "key": "a", "delta": 1.5}]}, "success[0].delta", "Expected `int`"),
         ({"success": [{"op": "range", "prefix": "a", "limit": 0}]}, "success[0].limit", "from 1 to 1000"),
         ({"compare": [{"key": "a", "target": "value", "op": "~", "value": "b"}]}, "compare[0].op", "Invalid"),
@@ -236,7 +284,7 @@ def test_how_a_problem_stands_on_the_wire() -> None:
         ({"compare": [{"key": "a", "target": "version", "op": "==", "value": "x"}]}, "compare[0].value", "a version"),
         ({"success": [{"op": "get", "key": "a"}] * 1025}, "transaction", "at most 1024"),
         ({"success": [{"op": "put", "value": ""}]}, "success[0].key", "missing"),
-        ({"success": [{"op": "get", "key_b64": "Y!=="}]}, "success[0].key_b64", "not base64"),
+        ({"success": [{"op": "get", "key_b64": "Y!=="}]}, "success[0].key_b64", "Invalid base64"),
         ({"success": [{"op": "range", "prefix": "a", "prefix_b64": "YQ=="}]}, "success[0].prefix", "not both"),
         ({"success": [{"op": "range", "limit": 1001}]}, "success[0].limit", "from 1 to 1000"),
     ],
@@ -247,12 +295,12 @@ def test_a_malformed_transaction_is_refused_by_name(body: Any, field: str, says:
     assert refused.value.field == field and says in refused.value.problem
 
 
-@given(st.binary(max_size=200))
-def test_no_answer_makes_the_parsers_fail_in_another_way(body: bytes) -> None:
+@given(st.binary(max_size=200), _forms)
+def test_no_answer_makes_the_parsers_fail_in_another_way(body: bytes, form: Form) -> None:
     to_none = partial(answers.parse_transaction_answer, transaction=Transaction())
     for parse in (answers.parse_page, answers.parse_write, to_none):
         with pytest.raises(MalformedAnswer):
-            parse(body)
+            parse(body, form=form)
     assert problem.parse_problem(body) is None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore import config
+from kvstore import config, identity
 from kvstore.config import ConfigError
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -140,40 +140,40 @@ def test_too_many_replicas_for_the_ports() -> None:
 
 
 def test_the_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    config.create(tmp_path, made())
-    assert config.claim(tmp_path, made(), 1) == config.replica_directory(tmp_path, 1)
+    identity.create(tmp_path, made())
+    assert identity.claim(tmp_path, made(), 1) == config.replica_directory(tmp_path, 1)
     with pytest.raises(ConfigError, match=f"belongs to cluster {ID}, not to {'f' * 32}"):
-        config.claim(tmp_path, made(cluster_id="f" * 32), 1)
+        identity.claim(tmp_path, made(cluster_id="f" * 32), 1)
 
 
 def test_the_data_of_another_protocol_is_refused(tmp_path: Path) -> None:
-    config.create(tmp_path, made(replicas=1))
-    config.mark_started(config.claim(tmp_path, made(replicas=1), 1))
+    identity.create(tmp_path, made(replicas=1))
+    identity.mark_started(identity.claim(tmp_path, made(replicas=1), 1))
     with pytest.raises(ConfigError, match=r"protocol white_box, but cluster\.json says skeen"):
-        config.claim(tmp_path, made(replicas=1, protocol="skeen"), 1)
+        identity.claim(tmp_path, made(replicas=1, protocol="skeen"), 1)
 
 
 def test_the_data_of_another_replica_is_refused(tmp_path: Path) -> None:
-    config.create(tmp_path, made())
-    (config.replica_directory(tmp_path, 2) / config.IDENTITY_FILE).unlink()
-    config.claim(tmp_path, made(), 1).rename(config.replica_directory(tmp_path, 2))
+    identity.create(tmp_path, made())
+    (config.replica_directory(tmp_path, 2) / identity.IDENTITY_FILE).unlink()
+    identity.claim(tmp_path, made(), 1).rename(config.replica_directory(tmp_path, 2))
     with pytest.raises(ConfigError, match="holds the data of replica 1"):
-        config.claim(tmp_path, made(), 2)
+        identity.claim(tmp_path, made(), 2)
 
 
 def test_before_its_first_start_a_replica_may_change_its_protocol(tmp_path: Path) -> None:
-    config.create(tmp_path, made(replicas=1))
-    home = config.claim(tmp_path, made(replicas=1, protocol="skeen"), 1)
-    assert config.identity(home).protocol == "skeen" and not config.identity(home).started
+    identity.create(tmp_path, made(replicas=1))
+    home = identity.claim(tmp_path, made(replicas=1, protocol="skeen"), 1)
+    assert identity.read(home).protocol == "skeen" and not identity.read(home).started
 
 
 def test_a_missing_directory_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    config.create(tmp_path, made())
+    identity.create(tmp_path, made())
     shutil.rmtree(config.replica_directory(tmp_path, 1))
     with pytest.raises(ConfigError, match=r"is missing or empty: .* --replica 1 --lost-disk$"):
-        config.claim(tmp_path, made(), 1)
-    home = config.claim(tmp_path, made(), 1, lost_disk=True)
-    assert config.identity(home).lost_disk and config.claim(tmp_path, made(), 1) == home
+        identity.claim(tmp_path, made(), 1)
+    home = identity.claim(tmp_path, made(), 1, lost_disk=True)
+    assert identity.read(home).lost_disk and identity.claim(tmp_path, made(), 1) == home
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_a_missing_directory_is_refused_with_the_remedy(tmp_path: Path) -> None:
 )
 def test_who_cannot_come_back_is_told_why(tmp_path: Path, cluster: config.ClusterConfig, why: str) -> None:
     with pytest.raises(ConfigError, match=f"its data is gone, and it cannot come back without it: {why}"):
-        config.claim(tmp_path, cluster, 0)
+        identity.claim(tmp_path, cluster, 0)
     with pytest.raises(ConfigError, match=f"--lost-disk: {why}"):
-        config.claim(tmp_path, cluster, 0, lost_disk=True)
+        identity.claim(tmp_path, cluster, 0, lost_disk=True)
 
 
 def test_every_shard_is_spread_over_the_same_machines() -> None:
@@ -206,13 +206,13 @@ def test_every_shard_is_spread_over_the_same_machines() -> None:
 
 def test_who_is_added_makes_nobody_new_who_has_lost_its_disk(tmp_path: Path) -> None:
     cluster = made()
-    config.create(tmp_path, cluster)
+    identity.create(tmp_path, cluster)
     shutil.rmtree(config.replica_directory(tmp_path, 1))
     added = msgspec.structs.replace(cluster.replica(0), id=6, peer_port=1006, http_port=1106, added=True)
-    config.create(tmp_path, cluster.with_replica(added), [added])
-    assert not config.identity(config.replica_directory(tmp_path, 6)).started
+    identity.create(tmp_path, cluster.with_replica(added), [added])
+    assert not identity.read(config.replica_directory(tmp_path, 6)).started
     with pytest.raises(ConfigError, match="is missing or empty"):
-        config.claim(tmp_path, cluster, 1)
+        identity.claim(tmp_path, cluster, 1)
 
 
 def test_a_shard_that_was_added_is_none_of_the_first() -> None:

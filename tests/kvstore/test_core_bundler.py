@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvstore.api.model import Add, Compare, Delete, DeleteRange, Get, Put, Transaction
+from kvstore.api.model import Add, Compare, Delete, DeleteRange, Get, Move, Put, Transaction
+from kvstore.api.shard_map import slot_of
 from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, UNDER_WAY, UNDER_WAY_MAX
 from kvstore.core.bundles import NO_ID, decode_bundle
 from kvstore.core.messages import ShardResults
@@ -230,3 +231,12 @@ def test_in_one_shard_they_may_depend_on_one_another():
     ids = [bench.request(Transaction(success=(Add(key(0), 1),))) for _ in range(3)]
     (message,) = bench.multicast()
     assert ids_in(message) == ids
+
+
+def test_a_step_of_a_move_travels_alone():
+    slot = slot_of(key(0))
+    step = Transaction(success=(Move(0, 1, ((slot, slot),)),))
+    for first, second in ((step, write(key(0), key(1))), (write(key(0), key(1)), step)):
+        bench = Bench()
+        ids = [bench.request(first), bench.request(second)]
+        assert [ids_in(message) for message in bench.multicast()] == [[one] for one in ids]

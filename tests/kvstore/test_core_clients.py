@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import Compare, Get, OperationResult, Put, Range, Transaction
-from kvstore.core.bundles import NO_ID, unnamed_id, version_of
+from kvstore.api.model import Compare, DeleteRange, Get, OperationResult, Put, Range, Transaction
+from kvstore.core.audit import EXPIRED, REPEATED
+from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, unnamed_id, version_of
 from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT
 from kvstore.core.messages import Refused, ResultRequest, ShardResults
 from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX
-from multicast.types import Timestamp, new_message_id
+from multicast.types import AppMessage, Timestamp, Topology, new_message_id
 from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, result_of, write
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -189,6 +190,19 @@ def test_a_replica_tells_the_result_that_it_remembers():
     assert to == (7,) and [r.id for r in results.results] == [message_id]
 
 
+def test_a_shard_that_was_added_leaves_it_to_the_others_what_became_of_a_scan_of_before_its_time():
+    bench = Bench(9, Topology.grid(4, 3))
+    message_id, everything = bench.new_id(), Transaction(success=(DeleteRange(b""),))
+    payload = encode_bundle([(message_id, encode_transaction(everything))])
+    late = AppMessage(bench.new_id(), (0, 1, 2, 3), payload, 0)
+    delivery = bench.order(late, at=NOW + 2 * WINDOW)
+    for shard in (0, 1, 2):
+        bench.part(shard, delivery, None)
+    bench.hear(0, ResultRequest([message_id]))
+    ((_, results),) = bench.sent(ShardResults)
+    assert bench.statuses() == [EXPIRED] and [r.status for r in results.results] == [REPEATED]
+
+
 def test_a_large_result_is_given_once_and_then_marked_as_omitted():
     bench = Bench()
     bench.deliver(write(key(0), value=bytes(RESULT_BYTES_KEPT)))
@@ -231,3 +245,21 @@ def test_a_bundle_that_the_protocol_refuses_has_no_effect_for_all_in_it():
     assert bench.answers() == [Refused("overloaded", "too much", True, "not_applied")] * 2
     bench.request(write(key(0)), ids[0])
     assert len(bench.multicast()) == 1
+
+
+def test_a_repetition_of_what_is_complete_here_asks_the_others_at_once():
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.new_id()
+    bench.part(1, bench.deliver(transaction, message_id, origin=4))
+    bench.request(transaction, message_id)
+    assert bench.answers() == [] and [to for to, _ in bench.sent(ResultRequest)] == [(3,)]
+
+
+def test_results_of_reads_without_ids_are_asked_for_after_a_while_too():
+    bench = Bench(shared_reads=False)
+    bench.request(Transaction(success=(Get(key(0)), Get(key(1)))), NO_ID)
+    (message,) = bench.multicast()
+    bench.part(1, bench.order(message))
+    bench.tick(RESULT_RETRY_US)
+    assert [(to, asked.ids) for to, asked in bench.sent(ResultRequest)] == [((3,), [unnamed_id(message.id, 0)])]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvstore.api.model import Get, KeyValue, OperationResult, Range, Transaction
+from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.bundles import NO_ID
 from kvstore.core.collects import COLLECTS_MAX
 from kvstore.core.messages import Answered, FoundAt, FoundNow, ReadAt, ReadNow, Refused
@@ -216,3 +217,27 @@ def test_a_shard_that_can_take_nothing_is_named(code: str) -> None:
     bench.tick()
     (refused,) = bench.answers()
     assert isinstance(refused, Refused) and refused.code == code
+
+
+def test_what_a_shard_will_not_tell_any_more_is_not_told_from_the_round_before() -> None:
+    """Its answer is too large now, or the right to it was taken back."""
+    bench = Bench()
+    bench.request(BOTH, NO_ID)
+    round_of(bench, (0, row(B, 7)), (1, row(C, 8)))
+    questions = asked(bench)
+    refused = found(1, questions[1].number, 12, (0, row(B, 11)))
+    refused.results = None
+    tell(bench, refused)
+    tell(bench, found(2, questions[2].number, 12, (1, row(C, 8))))
+    assert bench.answers() == [] and len(bench.multicast()) == 1
+
+
+def test_a_range_of_which_a_slot_has_gone_elsewhere_is_ordered() -> None:
+    bench = Bench()
+    bench.request(Transaction(success=(Range(b"k", 100),)), NO_ID, consistency="stale", age_us=0)
+    gone = [PlacedRun(slot_of(B), slot_of(B), 9, at(5))]
+    for shard, question in asked(bench).items():
+        told = found(shard, question.number, 9, (0, OperationResult()))
+        told.places = gone if shard == 1 else []
+        tell(bench, told)
+    assert bench.answers() == [] and [message.destinations for message in bench.multicast()] == [(0, 1, 2)]

@@ -19,6 +19,8 @@ from kvstore.api.model import (
     DeleteRange,
     Get,
     KeyValue,
+    Max,
+    Min,
     OperationResult,
     Put,
     Range,
@@ -94,6 +96,19 @@ def test_operations_see_the_effects_of_earlier_ones_of_their_branch():
     assert dict(done.reads) == {b"a": OLD}
 
 
+@pytest.mark.parametrize(
+    ("before", "operation", "after"),
+    [
+        (b"5", Min(b"a", 3), 3), (b"5", Min(b"a", 7), 5), (b"5", Max(b"a", 3), 5), (b"-5", Max(b"a", -4), -4),
+        (None, Min(b"a", 3), 3), (None, Max(b"a", -3), -3), (b"007", Min(b"a", 9), 7), (None, Add(b"a", -3), -3),
+    ],
+)  # fmt: skip
+def test_the_lesser_or_greater_integer_stays(before, operation, after):
+    done = run(state(a=before) if before else state(), operation, Get(b"a"))
+    assert done.results[0] == (0, OperationResult(value=after)) and done.writes == {b"a": b"%d" % after}
+    assert dict(done.reads) == {b"a": OLD if before else ZERO}
+
+
 def test_a_read_of_an_own_write_is_no_read_of_the_state():
     done = run(state(a=b"5"), Put(b"a", b"6"), Get(b"a"), Delete(b"b"))
     assert dict(done.reads) == {b"b": ZERO}
@@ -105,7 +120,8 @@ def test_a_read_of_an_own_write_is_no_read_of_the_state():
     [
         ({"a": b"five"}, Add(b"a", 1), "not a decimal integer"),
         ({"a": b" 5"}, Add(b"a", 1), "not a decimal integer"),
-        ({"a": b"5_0"}, Add(b"a", 1), "not a decimal integer"),
+        ({"a": b"5_0"}, Min(b"a", 1), "min: the value is not a decimal integer"),
+        ({"a": b"99999999999999999999"}, Max(b"a", 1), "max: the value is not a signed 64-bit"),
         ({"a": b""}, Add(b"a", 1), "not a decimal integer"),
         ({"a": b"99999999999999999999"}, Add(b"a", -1), "not a signed 64-bit"),
         ({"a": b"%d" % INT64_MAX}, Add(b"a", 1), "does not fit"),
@@ -229,3 +245,38 @@ def test_results_of_shards_merge_into_one_per_operation():
     merged = merge_results(branch, [one, two])
     assert merged[1] == OperationResult(entries=(entry[0], entry[1]), more=True)
     assert merged[2].found == KeyValue(b"b", b"v", OLD)
+
+
+@pytest.mark.parametrize(
+    ("reverse", "short", "whole", "told"), [(False, b"b", b"ad", b"ab"), (True, b"c", b"da", b"dc")]
+)
+def test_of_a_range_that_a_shard_cuts_short_nothing_is_told_beyond_it(reverse, short, whole, told):
+    """There may be keys that it has not reported."""
+    asked = Range(b"", 9, reverse=reverse)
+    pieces = [
+        [(0, OperationResult(entries=tuple([KeyValue(bytes([key]), b"v", OLD) for key in keys]), more=keys is short))]
+        for keys in (short, whole)
+    ]
+    (merged,) = merge_results((asked,), pieces)
+    assert b"".join([entry.key for entry in merged.entries]) == told and merged.more
+
+
+def test_own_writes_hide_what_is_large_and_show_nothing_beyond_what_is_known():
+    """A scan ends early where rows are large: here after each."""
+    with patch("kvstore.storage.store.RANGE_BYTES_MAX", 1):
+        store = state(a=b"1", b=b"2", c=b"3")
+        hidden = Execution(store, NOW)
+        hidden.run([(0, Delete(b"a")), (1, Delete(b"b")), (2, Range(b"", 9))])
+        assert [entry.key for entry in hidden.results[2][1].entries] == [b"c"]
+        beyond = Execution(store, NOW)
+        beyond.run([(0, Put(b"z", b"own")), (1, Range(b"", 9))])
+        (_, found) = beyond.results[1]
+        assert [entry.key for entry in found.entries] == [b"a"] and found.more
+
+
+def test_all_that_a_transaction_deletes_in_ranges_has_a_limit():
+    with patch("kvstore.core.execution.RANGE_KEYS_MAX", 3):
+        few, many = Execution(state(a1=b"", a2=b"", b1=b""), NOW), Execution(state(a1=b"", a2=b"", b1=b"", b2=b""), NOW)
+        for execution in (few, many):
+            execution.run([(0, DeleteRange(b"a")), (1, DeleteRange(b"b"))])
+    assert (len(few.writes), few.failure) == (3, "") and "more than 3 keys" in many.failure

@@ -14,20 +14,22 @@ from kvstore.api.model import (
     Delete,
     Get,
     LeasedPut,
+    Move,
     Put,
     Revoke,
     Transaction,
     lease_key,
 )
 from kvstore.api.shard_map import slot_of
-from kvstore.core.audit import APPLIED, FAILED
+from kvstore.core import leases as measuring
+from kvstore.core.audit import APPLIED, FAILED, Given, MovedRow
 from kvstore.core.bundles import decode_bundle, decode_transaction
 from kvstore.core.execution import Execution, LocalPlan, vote
 from kvstore.core.messages import Vote
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
-from multicast.types import Timestamp
+from multicast.types import Timestamp, created_us
 from tests.kvstore.one_replica import SHARDS, Bench, key
 
 NOW = Timestamp(100, 1)
@@ -200,3 +202,47 @@ def test_simulated_leases_expire_in_time_and_not_before_it(protocol: str) -> Non
     """What clients that hold some find under faults, slots that move among them; and at last all have gone."""
     settings = Settings(protocol=protocol, size="small", leases=True, moves=True)
     assert [run_seed(settings, seed).violations for seed in range(2)] == [[], []]
+
+
+def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_FOUND", 1)
+    bench = Bench()
+    ids = [i for i in (b"%016d" % n for n in range(30)) if SHARDS.shard_of(lease_key(i)) == 0][:3]
+    for made in ids:
+        bench.deliver(leases.grant(made, TTL_US // 1000), made)
+    bench.tick()
+    assert len(bench.replica.leases) == 3
+    row = bench.store.get(lease_key(ids[0]))
+    assert row is not None
+    bench.deliver(leases.revoke(row, ids[0]))
+    assert len(bench.replica.leases) == 2
+    bench.tick(TTL_US)
+    assert len(asked(bench)) == 2
+
+
+def test_a_lease_that_comes_with_a_move_is_measured_where_it_is_then() -> None:
+    bench, made = Bench(3), lease(0)
+    bench.tick()
+    slot = slot_of(lease_key(made))
+    step = bench.deliver(Transaction(success=(Move(0, 1, ((slot, slot),)),)))
+    row = MovedRow(lease_key(made), NOW, Lease(TTL_US // 1000).encode(), NOW)
+    bench.part(0, step, Vote(given=Given([row], [], b"", b"", True, True)))
+    bench.multicast()
+    bench.tick()
+    bench.tick(TTL_US - 1)
+    assert asked(bench) == []
+    bench.tick(1)
+    (revocation,) = asked(bench)
+    assert isinstance(revocation.success[0], Revoke) and revocation.success[0].lease == made
+
+
+def test_a_revocation_is_as_young_as_its_shard_though_its_clock_was_set_back() -> None:
+    bench = Bench()
+    granted(bench)
+    bench.tick()
+    ahead = bench.now + 60 * SECOND
+    bench.order(bench.delivered[0][0].message, at=ahead)
+    bench.tick(TTL_US)
+    (message,) = bench.multicast()
+    (bundled,) = decode_bundle(message)
+    assert min(created_us(message.id), created_us(bundled.id)) >= ahead // 1000 * 1000

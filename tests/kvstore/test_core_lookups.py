@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kvstore.api.model import Add, Put, Transaction
-from kvstore.core.audit import FAILED
+from kvstore.api.shard_map import PlacedRun, slot_of
+from kvstore.core.audit import FAILED, MOVED
 from kvstore.core.lookups import LOOKUP_US
-from kvstore.core.messages import Answered, Lookup, Refused, ResultRequest, ShardResults
+from kvstore.core.messages import Answered, Lookup, Refused, ResultRequest, ShardResults, Vote
 from multicast.types import Timestamp
 from tests.kvstore.one_replica import NOW, Bench, key, result_of, write
 
@@ -79,3 +80,13 @@ def test_who_is_asked_says_what_it_knows_and_what_not():
     bench.hear(5, ResultRequest([known, unknown], True))
     told = [m for to, m in bench.sent(ShardResults) if to == (5,)]
     assert [r.id for m in told for r in m.results] == [known] and [i for m in told for i in m.unknown] == [unknown]
+
+
+def test_that_it_was_moved_here_says_nothing_about_it():
+    bench = Bench()
+    message_id, slot = bench.new_id(), slot_of(key(1))
+    delivery = bench.deliver(write(key(0), key(1)), message_id)
+    bench.part(1, delivery, Vote(places=[PlacedRun(slot, slot, 2, Timestamp(NOW + 9, 0))]))
+    assert bench.statuses() == [MOVED] and look_up(bench, message_id) == []
+    ((to, _),) = bench.sent(ResultRequest)
+    assert to == OTHERS

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from kvstore.api.model import Get, Move, OperationResult, Put, Transaction
+from kvstore.api.model import RANGE_BYTES_MAX, Get, Move, OperationResult, Put, Range, Rule, Transaction
 from kvstore.api.shard_map import PlacedRun, ShardMap, runs_of, slot_of
-from kvstore.core.audit import APPLIED, MOVED, REPEATED
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
-from kvstore.core.messages import Parts, ShardResult, Vote, decode_remembered, encode_remembered
+from kvstore.core.messages import (
+    Decided,
+    Decisions,
+    PartRequest,
+    Parts,
+    ShardResult,
+    ShardState,
+    Vote,
+    Wanted,
+    decode_remembered,
+    encode_remembered,
+)
 from kvstore.core.moves import Moves, moved
+from kvstore.core.rights import Rights
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO, AppMessage, Timestamp, new_message_id
@@ -106,10 +118,62 @@ def test_the_last_row_that_was_given_is_given_again_if_it_changes() -> None:
     assert two.rows(1)[min(KEYS)].value == b"new"
 
 
+def test_the_last_id_that_was_looked_at_is_given_if_its_transaction_takes_effect_after_all() -> None:
+    two = Two(portion=1)
+    message_id, refused = remembered(10, KEYS[0], MOVED)
+    two.stores[0].remember(message_id, refused)
+    assert two.step()
+    _, applied = remembered(10, KEYS[0])
+    two.stores[0].remember(message_id, applied)
+    two.moves[0].remembers(message_id, decode_remembered(applied).slots)
+    while two.step():
+        pass
+    assert two.stores[1].remembered(message_id) == applied
+
+
+def test_a_move_goes_on_until_no_row_is_left_that_has_changed() -> None:
+    two = Two(portion=2)
+    assert two.step() and two.step()
+    for changed in KEYS[:3]:
+        two.write(changed, b"new")
+    expected = two.rows(0)
+    assert two.step(), "all rows were looked at, and one is left"
+    assert not two.step() and two.rows(1) == expected
+
+
+def test_a_move_goes_on_until_no_id_is_left_that_has_changed() -> None:
+    two = Two(portion=2)
+    assert two.step() and two.step()
+    late = [remembered(time, KEYS[1]) for time in (1, 2, 3)]
+    for message_id, record in late:
+        two.stores[0].remember(message_id, record)
+        two.moves[0].remembers(message_id, decode_remembered(record).slots)
+    assert two.step(), "one is left"
+    assert not two.step()
+    assert [two.stores[1].remembered(message_id) for message_id, _ in late] == [record for _, record in late]
+
+
+def test_what_two_sources_give_at_a_time_does_not_mix() -> None:
+    two = Two(portion=2)
+    other = next(key for key in (b"x%d" % i for i in range(400)) if MAP.shard_of(key) == 1)
+    two.stores[1].write(other, b"other", at(50))
+    target = Moves(2, MAP, Store.open(MemoryBackend()), 0)
+    from_0, from_1 = Move(0, 2, MOVE.slots), Move(1, 2, ((slot_of(other), slot_of(other)),))
+    for move in (from_0, from_1, from_0, from_0):
+        two.time += 1
+        given = two.moves[move.source].give(move, at(two.time))
+        assert given is not None
+        for moves in (two.moves[move.source], target):
+            moves.step(move, given, at(two.time))
+        if move is from_1:
+            assert [row.key for row in target._store.scan(b"", b"", 100)[0]] == [other]
+    assert {row.key for row in target._store.scan(b"", b"", 100)[0]} == {other, *KEYS}
+
+
 def test_what_both_know_of_an_id_goes_together() -> None:
     """Its effect, not that a copy had none, the slots that it touched and what was read of each."""
     two = Two()
-    both, again = new_message_id(10, 1), new_message_id(20, 1)
+    both, again, too_late = new_message_id(10, 1), new_message_id(20, 1), new_message_id(30, 1)
     slots = [slot_of(KEYS[0]).to_bytes(2, "big"), slot_of(KEYS[1]).to_bytes(2, "big")]
     for shard, store in enumerate(two.stores):
         read = [(shard, OperationResult(value=shard))]
@@ -118,11 +182,14 @@ def test_what_both_know_of_an_id_goes_together() -> None:
         status = REPEATED if shard else APPLIED
         copy = ShardResult(again, b"", at(20 + shard), status, True, "", b"", [])
         store.remember(again, encode_remembered(copy, slots[0]))
+        late = ShardResult(too_late, b"", at(30 + shard), MOVED if shard else EXPIRED, True, "", b"", [])
+        store.remember(too_late, encode_remembered(late, slots[0]))
     assert not two.step()
     joined = decode_remembered(two.stores[1].remembered(both) or b"")
     assert joined.slots == b"".join(sorted(slots))
     assert joined.results == [(0, OperationResult(value=0)), (1, OperationResult(value=1))]
-    assert two.stores[1].remembered(again) == two.stores[0].remembered(again)
+    for message_id in (again, too_late):
+        assert two.stores[1].remembered(message_id) == two.stores[0].remembered(message_id)
 
 
 def test_only_who_asks_none_of_the_right_shards_is_told_moved() -> None:
@@ -222,13 +289,146 @@ def test_a_shard_that_knows_an_id_tells_those_that_may_not() -> None:
     assert parts.parts[0].votes == [Vote(repeated=True)]
 
 
+def moving(*keys: bytes) -> Transaction:
+    """A step from shard 0 to shard 1."""
+    slots = sorted(slot_of(key) for key in keys)
+    return Transaction(success=(Move(0, 1, tuple((slot, slot) for slot in slots)),))
+
+
+def asked_of_two(bench: Bench, message_id: bytes, *keys: bytes) -> AppMessage:
+    """A write that goes to shards 0 and 2, by a map that knows more."""
+    return AppMessage(bench.new_id(), (0, 2), encode_bundle([(message_id, encode_transaction(write(*keys)))]), 0)
+
+
+def gone_to_two(key: bytes, bench: Bench) -> Vote:
+    """Of a shard that had this key's slot."""
+    return Vote(places=[PlacedRun(slot_of(key), slot_of(key), 2, at(bench.now + 10))])
+
+
 def test_where_a_slot_went_on_counts_not_where_it_was_given() -> None:
-    """From 0 to 1, and from 1 to 2, which tells so."""
+    """From 0 to 1, and from 1 to 2, which tells so, or tells how it ended there."""
     bench = Bench()
-    slot = slot_of(key(0))
-    bench.part(1, bench.deliver(Transaction(success=(Move(0, 1, ((slot, slot),)),))))
-    payload = encode_bundle([(bench.new_id(), encode_transaction(write(key(0), key(0, 1))))])
-    asked = bench.order(AppMessage(bench.new_id(), (0, 2), payload, 0))
-    bench.part(2, asked, Vote(places=[PlacedRun(slot, slot, 2, at(bench.now + 10))]))
-    assert bench.statuses()[-1] == APPLIED
-    assert bench.store.get(key(0)) is None and bench.store.get(key(0, 1)) is not None
+    bench.part(1, bench.deliver(moving(key(0))))
+    voted = bench.order(asked_of_two(bench, bench.new_id(), key(0), key(0, 1)))
+    bench.part(2, voted, gone_to_two(key(0), bench))
+    told = bench.order(asked_of_two(bench, bench.new_id(), key(0), key(0, 2)))
+    digest = bench.replica.log.entries[0].items[0].digest
+    bench.hear(6, Decisions(2, told.message.id, [Decided(APPLIED, True, "", b"", digest)]))
+    assert bench.statuses()[-2:] == [APPLIED, APPLIED]
+    assert [bench.store.get(one) is not None for one in (key(0), key(0, 1), key(0, 2))] == [False, True, True]
+
+
+def test_a_third_copy_waits_for_the_second_where_the_first_was_moved() -> None:
+    bench = Bench()
+    message_id = bench.new_id()
+    first = bench.deliver(write(key(0), key(1)), message_id)
+    second, third = [bench.order(asked_of_two(bench, message_id, key(0), key(1))) for _ in range(2)]
+    bench.sent(Parts)
+    bench.part(1, first, gone_to_two(key(1), bench))
+    ((_, parts),) = bench.sent(Parts)
+    assert [part.id for part in parts.parts] == [second.message.id]
+    bench.part(2, second)
+    ((_, parts),) = bench.sent(Parts)
+    assert parts.parts[0].votes == [Vote(repeated=True)]
+    bench.part(2, third)
+    assert bench.statuses() == [MOVED, APPLIED, REPEATED]
+
+
+def test_who_is_told_moved_asks_where_it_is_and_not_the_same_shards_again() -> None:
+    bench = Bench()
+    bench.request(write(key(0), key(1)))
+    (message,) = bench.multicast()
+    bench.part(1, bench.order(message), gone_to_two(key(1), bench))
+    assert bench.statuses() == [MOVED] and bench.multicast() == [] and bench.answers() == []
+    bench.hear(3, ShardState(1, False, [], gone_to_two(key(1), bench).places))
+    assert [again.destinations for again in bench.multicast()] == [(0, 2)]
+
+
+def test_what_was_moved_and_then_came_too_late_was_too_late() -> None:
+    bench = Bench()
+    bench.request(write(key(0), key(1)))
+    (message,) = bench.multicast()
+    bench.part(1, bench.order(message), gone_to_two(key(1), bench))
+    bench.order(AppMessage(bench.new_id(), (0, 1), message.payload, 0), expired=True)
+    assert bench.statuses() == [MOVED, EXPIRED]
+    assert [answer.code for answer in bench.answers()] == ["expired"]
+
+
+def test_a_step_may_end_by_what_its_target_says_but_not_by_what_its_source_does() -> None:
+    """What it gives only the source's part tells; unless there is nothing."""
+    source, target, late = Bench(), Bench(3), Bench(3)
+    message_id, unowned = source.new_id(), "move: not all of these slots are the source's"
+    applied = source.deliver(moving(key(0)), message_id)
+    digest = source.replica.log.entries[0].items[0].digest
+    source.hear(3, Decisions(1, applied.message.id, [Decided(APPLIED, True, "", b"", digest)]))
+    assert source.statuses() == [APPLIED] and not source.replica.moves.owns(key(0))
+    ends = Decided(APPLIED, True, "", b"", digest), Decided(FAILED, True, unowned, b"", digest)
+    for bench, decided in zip((target, late), ends, strict=True):
+        step = bench.deliver(moving(key(0)), message_id)
+        bench.hear(0, Decisions(0, step.message.id, [decided]))
+    assert target.statuses() == [] and late.statuses() == [FAILED]
+
+
+def test_what_a_step_gives_is_kept_also_if_all_is_settled_before_it_is_complete_here() -> None:
+    bench = Bench()
+    message_id = bench.new_id()
+    step = bench.deliver(moving(key(0)), message_id)
+    bench.replica.on_settled(step.message.id, bench.now, bench.out)
+    bench.part(1, step)
+    bench.sent(Parts)
+    bench.hear(3, PartRequest([Wanted(step.message.id, step.timestamp, [message_id])]))
+    ((_, parts),) = bench.sent(Parts)
+    assert parts.parts[0].votes[0].given is not None
+
+
+def test_parts_of_what_waits_behind_a_step_go_when_they_are_settled() -> None:
+    """At once, or, if a life began meanwhile, with what is settled later."""
+    bench = Bench()
+    step = bench.deliver(moving(key(0)))
+    settled = bench.deliver(write(key(0, 1), key(1)))
+    bench.replica.on_settled(settled.message.id, bench.now, bench.out)
+    for delivery in (step, settled):
+        bench.part(1, delivery)
+    assert bench.store.part(settled.message.id) is None
+    step, doubtful = bench.deliver(moving(key(0, 2))), bench.deliver(write(key(0, 1), key(1)))
+    bench.restart_replica()
+    for delivery in (step, doubtful, bench.deliver(write(key(0, 1), key(1)))):
+        bench.part(1, delivery)
+    assert bench.store.part(doubtful.message.id) is not None
+    bench.replica.on_settled(bench.delivered[-1][0].message.id, bench.now, bench.out)
+    assert bench.store.part(doubtful.message.id) is None
+
+
+def test_a_shard_that_was_added_begins_with_a_move_of_no_slots_that_brings_it_all_rights() -> None:
+    stores = {shard: Store.open(MemoryBackend()) for shard in (0, 1, 2)}
+    moves = {shard: Moves(shard, MAP, store, 0) for shard, store in stores.items()}
+    for name, record in ((b"role/some", b"1"), (b"token/ann", b"2"), (b"token/bob", b"3"), (b"token/bob", b"")):
+        Rights(stores[0]).change(Rule(name, record))
+    stores[0].write(KEYS[0], b"stays", at(1))
+    begin = Move(0, 2, ())
+    given = moves[0].give(begin, at(5))
+    assert given is not None and given.last and given.rows == []
+    for shard in (0, 2):
+        moves[shard].step(begin, given, at(5))
+    assert Rights(stores[2]).given() == [(b"role/some", b"1"), (b"token/ann", b"2")]
+    assert moves[0].map.shards == (0, 1, 2) and moves[0].owns(KEYS[0]) and stores[0].get(KEYS[0]) is not None
+    for everywhere in (Rule(b"token/ann", b""), Range(b"", 10)):
+        told = moves[0].told(Transaction(success=(everywhere,)))
+        assert moved([told], (0, 1)) and not moved([told], (0, 1, 2))
+    assert not moves[0].told(write(KEYS[0])), "whoever has keys need not ask it"
+    moves[1].learn(moves[0].told(Transaction(success=(Range(b"", 10),))))
+    assert moves[1].map.shards == (0, 1, 2), "others hear of it"
+    again = moves[0].give(Move(0, 2, ((SLOTS[0], SLOTS[0]),)), at(6))
+    assert again is not None and again.last and again.rules == [], "it has them"
+
+
+def test_rows_that_are_given_again_are_given_in_portions_of_bytes() -> None:
+    """Each is short of what a message may hold, all together are not."""
+    two, changed, size = Two(portion=5), sorted(KEYS)[:4], RANGE_BYTES_MAX * 2 // 3
+    assert two.step()
+    for one in changed:
+        two.write(one, bytes(size))
+    assert two.step(), "two of them, and what had not been given"
+    assert not two.step()
+    rows = [two.stores[1].get(one) for one in changed]
+    assert [row and len(row.value) for row in rows] == [size] * 4

@@ -6,9 +6,9 @@ import pytest
 
 from kvstore.api.model import Add, Compare, Get, Put, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
-from kvstore.core.audit import APPLIED, MOVED
+from kvstore.core.audit import APPLIED, MISMATCH, MOVED, REPEATED
 from kvstore.core.bundles import NO_ID, decode_bundle
-from kvstore.core.messages import Decisions, PartRequest, Parts, ShardResults, Vote, Wanted
+from kvstore.core.messages import Decided, Decisions, PartRequest, Parts, ShardResults, Vote, Wanted
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
 from multicast.records import Delivered
@@ -155,6 +155,13 @@ def test_how_a_settled_bundle_ended_does_instead_of_its_parts():
         assert len(here.out.completions) == completed + 1
     assert [(o.status, o.succeeded) for o in here.outcomes()] == [(APPLIED, False), (APPLIED, True), (APPLIED, True)]
     assert here.store.get(key(0)).value == b"7"
+
+
+def test_what_ended_elsewhere_under_this_id_with_another_body_was_a_misuse_here():
+    bench = Bench()
+    delivery = bench.deliver(BOTH)
+    bench.hear(4, Decisions(1, delivery.message.id, [Decided(REPEATED, True, "", b"", b"another body")]))
+    assert bench.statuses() == [MISMATCH] and bench.store.get(key(0)) is None
 
 
 def test_a_read_without_an_id_that_was_moved_is_not_told_as_if_it_were_applied():

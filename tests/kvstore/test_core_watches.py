@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kvstore.core import watches
 from kvstore.core.bundles import last_version, version_of
 from kvstore.core.changes import HOLD_US
 from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, Followed, Refused
 from kvstore.core.state import Changed
 from kvstore.core.watches import LINGER_US, PACE_US, PROGRESS_US, RETRY_US
-from multicast.types import ZERO, Timestamp
+from multicast.types import ZERO, Timestamp, Topology
 from tests.kvstore.one_replica import NOW, Bench, key, write
 
 A, B, C = key(0), key(1), key(2)
@@ -208,3 +211,69 @@ def test_a_quiet_shard_is_moved_on_to_where_it_is_wanted() -> None:
     bench.order(empty, at=NOW + 2_000)
     [answer] = told(bench)
     assert answer.transactions == [] and answer.upto >= wanted
+
+
+@pytest.mark.parametrize("limit", ["ANSWER_BYTES", "_LOOKED_MAX"])
+def test_an_answer_that_does_not_tell_all_says_up_to_where_it_does(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(watches, limit, 1)
+    released = [change(1, B), change(2, B), change(3, B)]
+    assert watches.within(released, ZERO, b"", b"") == (released[:1], at(1))
+    assert watches.within(released, at(2), b"", b"")[0] == released[2:]
+
+
+def test_a_change_within_the_bounds_is_told_whatever_comes_before_them() -> None:
+    bench = Bench()
+    low, high = sorted((B, C))
+    questions = live(bench, high)
+    new = Timestamp(NOW + 1_000, 0), [(low, b"v"), (high, b"v")]
+    tell(bench, 3, questions[3], new[0], new)
+    tell(bench, 6, asked(bench)[6], new[0])
+    bench.order(bench.multicast()[0], at=NOW + 2_000)
+    assert bench.answers() == [Followed([(new[0], [(high, b"v")])], new[0])]
+
+
+def test_what_leaves_the_buffer_makes_room() -> None:
+    bench = Bench()
+    bench.replica.watches.buffer_bytes_max = 300
+    questions = live(bench)
+    for number in range(1, 6):
+        new = change(1_000 * number, B)
+        tell(bench, 3, questions[3], new[0], new)
+        tell(bench, 6, asked(bench)[6], new[0])
+        bench.order(bench.multicast()[0], at=NOW + 1_000 * number + 1)
+        bench.tick(PACE_US)
+        questions = asked(bench)
+    assert 0 < bench.replica.status()["watch_buffer_bytes"] <= 300 and bench.replica.watches.released == 5
+
+
+def test_who_begins_does_not_wait_for_news() -> None:
+    bench = Bench()
+    news = live(bench)
+    follow(bench, None)
+    assert asked(bench)[3].number != news[3].number
+
+
+def test_who_is_behind_is_followed_by_another_replica() -> None:
+    bench = Bench()
+    questions = live(bench)
+    new = change(1_000, B)
+    tell(bench, 3, questions[3], new[0], new)
+    tell(bench, 6, asked(bench)[6], at(-1))
+    bench.order(bench.multicast()[0], at=NOW + 2_000)
+    bench.tick(PACE_US)
+    assert {3, 7} <= asked(bench).keys()
+
+
+def test_a_shard_that_was_added_meanwhile_is_asked_before_anything_is_released() -> None:
+    bench = Bench(topology=Topology.grid(4, 3))
+    peers = bench.replica.peers
+    whole, peers.replicas = peers.replicas, {shard: peers.replicas[shard] for shard in range(3)}
+    questions = live(bench)
+    new = change(1_000, B)
+    tell(bench, 3, questions[3], new[0], new)
+    tell(bench, 6, asked(bench)[6], new[0])
+    peers.replicas = whole
+    bench.order(bench.multicast()[0], at=NOW + 2_000)
+    assert bench.answers() == []
+    tell(bench, 9, asked(bench)[9], new[0], (new[0], [(b"moved there", b"v")]))
+    assert bench.answers() == [Followed([(new[0], sorted([*new[1], (b"moved there", b"v")]))], new[0])]

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import config
+from kvstore import config, identity
 from multicast.runtime.failpoints import COMMITTED, COMMITTING, POINTS, Faults
 from tests.kvstore.live import Replica, make_cluster, wait_until
 
@@ -99,7 +99,7 @@ def test_a_failing_sync_ends_the_process_though_its_log_cannot_be_written(proces
 
 
 def test_failpoints_are_for_loopback_only(tmp_path: Path) -> None:
-    config.create(tmp_path, config.new_cluster(
+    identity.create(tmp_path, config.new_cluster(
         shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, host="192.0.2.1"
     ))  # fmt: skip
     command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(tmp_path), "--replica", "0"]

@@ -192,6 +192,9 @@ def test_history_has_a_limit_in_bytes_and_says_from_where_on_it_reaches():
         committed(store, time, {b"k": bytes(1000)})
     assert int.from_bytes(backend.get(META, USED), "big") <= 10_000
     assert Timestamp(38, 0) < store.floor < Timestamp(42, 0)
+    floor = store.floor
+    committed(store, 50, {})
+    assert store.floor == floor
     assert store.at(store.floor).get(b"k").version == version_of(Timestamp(store.floor.time, 1), 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import config, host
+from kvstore import config, host, identity
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
@@ -28,7 +28,7 @@ async def test_reads_that_nobody_can_repeat_write_nothing_but_now_and_then_the_p
         shards=1, replicas=1, protocol="skeen", cluster_id="c0" * 16, base_port=free_base_port(1)
     )
     limits = msgspec.structs.replace(made.limits, commit_interval_ms=10)
-    config.create(tmp_path, msgspec.structs.replace(made, limits=limits))
+    identity.create(tmp_path, msgspec.structs.replace(made, limits=limits))
     live = host.LiveReplica(tmp_path, config.load(tmp_path), 0)
     await live.start()
     try:

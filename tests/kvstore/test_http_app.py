@@ -12,9 +12,11 @@ import pytest
 
 from kvstore.api.cluster import ClusterJson
 from kvstore.api.model import KeyValue, OperationResult, Result, Transaction
-from kvstore.config import ConfigError, ReplicaConfig
+from kvstore.config import ConfigError, LogSettings, ReplicaConfig
+from kvstore.core import messages
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
+from kvstore.core.rights import Rights
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
@@ -49,27 +51,17 @@ class FakeNode:
         self.at: list[Timestamp | None] = []
         self.freshness: list[tuple[str, int]] = []
 
-    def execute(
-        self,
-        message_id: MessageId,
-        transaction: Transaction,
-        answer: Callable[[Answered | Refused], None],
-        at: Timestamp | None = None,
-        consistency: str = "linearizable",
-        age_us: int = 0,
-    ) -> int:
-        self.at.append(at)
-        self.freshness.append((consistency, age_us))
+    def request(self, asked: Any, answer: Callable[[Answered | Refused], None]) -> int:
+        assert isinstance(asked, messages.Execute), "nobody asks for outcomes here"
+        self.at.append(asked.at)
+        self.freshness.append((asked.consistency, asked.age_us))
 
         async def work() -> None:
-            answer(await self._execute(message_id, transaction))
+            answer(await self._execute(asked.message_id, asked.transaction))
 
         token = len(self._under_way) + 1
         self._under_way[token] = asyncio.create_task(work())
         return token
-
-    def lookup(self, message_id: MessageId, answer: Callable[[Answered | Refused], None]) -> int:
-        raise AssertionError("nobody asks for outcomes here")
 
     def forget(self, token: int) -> None:
         self._under_way[token].cancel()
@@ -94,6 +86,9 @@ class FakeNode:
 
     def failure(self) -> str:
         return self.broken
+
+    def rights(self) -> Rights:
+        return Rights(Store.open(MemoryBackend()))
 
     def describe_cluster(self) -> ClusterJson:
         return ClusterJson(cluster_id="00", shard_map=None, shards=[])
@@ -138,8 +133,10 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(node: FakeNode, cors_origins: tuple[str, ...] = (), **limits: int) -> AsyncIterator[Client]:
-    api = HttpApi(node, Limits(**limits), Metrics(dict), cors_origins)
+async def serving(
+    node: FakeNode, cors_origins: tuple[str, ...] = (), root: bytes = b"", log: LogSettings | None = None, **limits: int
+) -> AsyncIterator[Client]:
+    api = HttpApi(node, Limits(**limits), Metrics(dict), cors_origins, root, log)
     factory = ApiServer(api)
     server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
     try:
@@ -283,7 +280,7 @@ async def test_writes_are_neither_old_nor_new() -> None:
 
 async def test_our_own_bug_is_a_500_without_its_innards() -> None:
     class Bursting(FakeNode):
-        def execute(self, *arguments: Any) -> int:
+        def request(self, *arguments: Any) -> int:
             raise RuntimeError("innards")
 
     async with serving(Bursting(never)) as client:

@@ -16,7 +16,7 @@ from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer, Connection
 from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
-from multicast.types import MessageId, Timestamp
+from multicast.types import MessageId
 from tests.kvstore.test_http_app import VERSION, Client, FakeNode, answered, done, never, serving
 from tests.multicast.live import eventually
 
@@ -26,21 +26,14 @@ VALUE = b"value"
 
 
 class ReadyNode(FakeNode):
-    """Answers before `execute` returns: every key has the same value."""
+    """Answers before `request` returns: every key has the same value."""
 
     def __init__(self) -> None:
         super().__init__(never)
         self.asked: list[Transaction] = []
 
-    def execute(
-        self,
-        message_id: MessageId,
-        transaction: Transaction,
-        answer: Callable[[Answered | Refused], None],
-        at: Timestamp | None = None,
-        consistency: str = "linearizable",
-        age_us: int = 0,
-    ) -> int:
+    def request(self, asked: Any, answer: Callable[[Answered | Refused], None]) -> int:
+        transaction = asked.transaction
         self.asked.append(transaction)
         key = transaction.success[0].key  # type: ignore[union-attr]
         answer(answered(OperationResult(found=KeyValue(key, VALUE, VERSION))))
@@ -107,10 +100,19 @@ def answer(status: str, body: str, *headers: str) -> str:
     return "\r\n".join(lines) + f"\r\n\r\n{body}"
 
 
+REQUEST_ID = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def one_request_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.http.calls.secrets.token_hex", lambda _: REQUEST_ID)
+
+
 def problem(status: str, code: str, detail: str, *headers: str, field: str = "") -> str:
     number, _, title = status.partition(" ")
     body = f'{{"type":"about:blank","title":"{title}","status":{number},"detail":"{detail}","code":"{code}",'
-    body += '"retryable":false,"outcome":"not_applied"' + (f',"field":"{field}"' if field else "") + "}"
+    body += f'"retryable":false,"outcome":"not_applied","request_id":"{REQUEST_ID}"'
+    body += (f',"field":"{field}"' if field else "") + "}"
     return answer(status, body, "Content-Type: application/problem+json", *headers)
 
 

@@ -68,6 +68,19 @@ async def test_a_lease_is_granted_renewed_looked_at_and_revoked_with_its_keys() 
             assert (await client(method, f"/v1/leases/{lease}{path}"))[0] == 404
 
 
+async def test_a_lease_names_the_keys_that_are_attached_to_it_if_that_is_asked() -> None:
+    async with serving(FakeNode(Shard().execute)) as client:
+        lease, other = await grant(client, Idempotency_Key=UNKNOWN), await grant(client)
+        for key, to in (("b", lease), ("a", lease), ("%ff", lease), ("c", other), ("b2", lease)):
+            assert (await client("PUT", f"/v1/kv/{key}", b"1", Kv_Lease=to))[0] == 200
+        assert (await client("PUT", "/v1/kv/b2", b"taken off"))[0] == 200
+        told = json.loads((await client("GET", f"/v1/leases/{lease}?keys=true"))[2])
+        names = [entry.get("key", entry.get("key_b64")) for entry in told["keys"]]
+        assert names == ["a", "b", "/w=="] and told["more"] is False and "value" not in told["keys"][0]
+        assert "keys" not in json.loads((await client("GET", f"/v1/leases/{lease}"))[2])
+        assert (await client("GET", f"/v1/leases/{lease}?keys=yes"))[0] == 400
+
+
 async def test_a_lease_that_is_renewed_while_it_is_revoked_is_revoked() -> None:
     shard = Shard()
     async with serving(FakeNode(shard.execute)) as client:

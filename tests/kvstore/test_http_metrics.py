@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +16,7 @@ from tests.house import ROOT
 
 STATUS = {
     "id": 3, "shard": 1, "ready": True, "role": "leader", "protocol": "white_box", "durability": "fsync",
+    "leader_changes": 2, "leaderless_seconds": 0.5,
     "incarnation": 1_700_000_000_000_000, "position": 7, "batches": 5, "requests": 1, "syncs": 4, "journal_bytes": 100,
     "journal_held_bytes": 90, "unwritten_bytes": 2, "archived_bytes": 10, "disk_free_bytes": 1000,
     "write_buffer_bytes": 20, "clock": {"off": False, "ahead_us": -500, "heard": 2},
@@ -30,15 +33,21 @@ STATUS = {
 """As `kvstore.host` gives it."""
 
 
-def samples(status: dict[str, object]) -> dict[tuple[str, str], float]:
-    """(name, its label if it has one) -> number."""
+def page(status: dict[str, object]) -> str:
+    """What `GET /metrics` answers."""
     metrics = Metrics(lambda: status)
     metrics.observe("GET", "/v1/kv/", 200, 0.002)
     metrics.refused("late")
+    metrics.certificate_expires = lambda: 1_800_000_000.0
     metrics.admission = Admission(10)
     metrics.admission.begin(1.0)
+    return metrics.render()[0].decode()
+
+
+def samples(status: dict[str, object]) -> dict[tuple[str, str], float]:
+    """(name, its label if it has one) -> number."""
     found = {}
-    for family in text_string_to_metric_families(metrics.render()[0].decode()):
+    for family in text_string_to_metric_families(page(status)):
         for sample in family.samples:
             found[sample.name, next(iter(sample.labels.values()), "")] = sample.value
     return found
@@ -66,10 +75,40 @@ def test_what_a_starting_replica_does_not_know_is_left_out() -> None:
     assert found["kvstore_ready", ""] == 0 and ("kvstore_clock_off", "") not in found
 
 
+def lint(text: str) -> list[str]:
+    """What `promtool check metrics` says of a page of metrics (prometheus/util/promlint), of the rules that apply."""
+    found = []
+    for family in text_string_to_metric_families(text):
+        counter, name = family.type == "counter", family.name + ("_total" if family.type == "counter" else "")
+        labels = {label for sample in family.samples for label in sample.labels}
+        rules = {
+            "no help text": not family.documentation,
+            "non-counter ends with _total": not counter and name.endswith("_total"),
+            "reserved suffix": family.type != "histogram" and re.search("_(bucket|count|sum)$", name),
+            "the name contains the type": re.search(f"_{family.type}(_|$)", name),
+            "camelCase or a colon": re.search("[a-z][A-Z]|:", name),
+            "an abbreviated unit": re.search("_(s|ms|us|ns|sec|b|kb|mb|gb)(_|$)", name),
+            "no base unit": re.search("(milli|micro|nano)seconds|minutes|hours|(kilo|mega|giga)bytes|percent", name),
+            "a label is a unit": labels & {"seconds", "bytes"},
+        }
+        found += [f"{name}: {rule}" for rule, broken in rules.items() if broken]
+    return found
+
+
 def test_names_say_what_they_count() -> None:
-    for declared in DECLARED:
-        assert re.fullmatch(r"kvstore(_[a-z0-9]+)+", declared.name)
-        assert not re.search(r"_(us|ms|ns|count)\b", declared.name)
+    rendered = page(STATUS)
+    assert lint(rendered) == []
+    assert [d.name for d in DECLARED if not re.fullmatch(r"kvstore(_[a-z0-9]+)+", d.name)] == []
+    wrong = "# HELP a_ms x\n# TYPE a_ms gauge\na_ms 1\n# TYPE c_total gauge\nc_total 2\n"
+    said = ["a_ms: an abbreviated unit", "c_total: no help text", "c_total: non-counter ends with _total"]
+    assert lint(wrong) == said
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_is_silent() -> None:
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=page(STATUS), text=True, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("path", ["deploy/prometheus/alerts.yml", "deploy/prometheus/dashboard.json"])

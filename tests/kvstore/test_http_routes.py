@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import __version__
+from kvstore.api.forms import JSON, MSGPACK
 from kvstore.api.model import KeyValue, OperationResult
 from kvstore.api.openapi import document
 from kvstore.api.routes import ROUTES
@@ -61,6 +63,7 @@ def test_every_path_says_what_it_takes(kv: Replica) -> None:
 
 
 some_text = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF), max_size=9)
+header_text = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=9)
 SAMPLES: dict[str, list[str]] = {
     "Idempotency-Key": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
     "If-Match": ["*", '"1-1"', 'W/"1-1"', "x"],
@@ -69,15 +72,17 @@ SAMPLES: dict[str, list[str]] = {
     "id": ["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"],
     "limit": ["1", "1000", "0", "x"],
     "page_token": ["AWE", "!"],
-    "reverse": ["true", "false", "yes"], "keys_only": ["true", "false"], "count_only": ["true", "false"],
+    "reverse": ["true", "false", "yes"], "keys_only": ["true", "false"],
+    "count_only": ["true", "false"], "keys": ["true", "x"],
     "version": ["1-1", "x"], "from": ["0-0", "ffffffffffffff-0", "x"], "Last-Event-ID": ["0-0", "x"],
     "after": ["6b", "x"], "max_age_ms": ["0", "500", "-1"],
     "consistency": ["linearizable", "snapshot", "stale", "x"],
 }  # fmt: skip
 OPERATION = st.fixed_dictionaries(
-    {"op": st.sampled_from(["get", "put", "delete", "add", "append", "range", "delete_range", "none"])},
+    {"op": st.sampled_from(["get", "put", "delete", "add", "min", "max", "append", "range", "delete_range", "none"])},
     optional={
-        "key": some_text, "value": some_text, "delta": st.integers() | some_text, "prefix": some_text,
+        "key": some_text | st.binary(max_size=9), "value": some_text | st.binary(max_size=9) | st.integers(),
+        "prefix": some_text, "delta": st.integers() | some_text,
         "lease": st.sampled_from(["0197b3c2-7f00-7cc3-98c4-dc0c0c073981", "1"]),
         "limit": st.integers(-1, 1001), "reverse": st.booleans(), "count_only": st.booleans(), "end": some_text,
     },
@@ -88,17 +93,23 @@ BODIES = st.binary(max_size=20) | st.fixed_dictionaries(
         "success": st.lists(OPERATION, max_size=3), "failure": st.lists(OPERATION, max_size=2),
         "ttl_ms": st.sampled_from([1000, 999, "1000"]),
     },
-).map(lambda body: json.dumps(body).encode())  # fmt: skip
+)  # fmt: skip
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_no_answer_is_undocumented_and_none_is_our_mistake(kv: Replica, data: st.DataObject) -> None:
     path, method, operation = data.draw(st.sampled_from(OPERATIONS))
-    query, headers = [], {"Content_Type": "application/json"} if path == "/v1/txn" else {}
+    query, headers = [], {}
+    form = data.draw(st.sampled_from([JSON, MSGPACK]))
+    if form.media_type in operation.get("requestBody", {}).get("content", ()):
+        headers["Content_Type"] = form.media_type
+    if data.draw(st.booleans()):
+        headers["Accept"] = data.draw(st.sampled_from([JSON, MSGPACK])).media_type
     for parameter in operation.get("parameters", ()):
         name, place = parameter["name"], parameter["in"]
-        values = st.sampled_from(SAMPLES[name]) if name in SAMPLES else some_text
+        some = header_text if place == "header" else some_text
+        values = st.sampled_from(SAMPLES[name]) if name in SAMPLES else some
         if place == "path":
             path = path.replace(f"{{{name}}}", quote(data.draw(values), safe=""))
         elif data.draw(st.booleans()):
@@ -107,10 +118,27 @@ def test_no_answer_is_undocumented_and_none_is_our_mistake(kv: Replica, data: st
             else:
                 headers[name.replace("-", "_")] = data.draw(values)
     body = data.draw(BODIES) if method in ("put", "post") or data.draw(st.integers(0, 9)) == 0 else None
+    if isinstance(body, dict):
+        body = form.encode(body)
     answer = kv(method.upper(), path + ("?" + "&".join(query) if query else ""), body, **headers)
     assert str(answer.status) in operation["responses"] and answer.status != 500, (method, path, query, answer)
     told = operation["responses"][str(answer.status)].get("content", {})
     assert method == "head" or not told or answer.headers["Content-Type"].split(";")[0] in told
+
+
+def test_what_is_written_in_one_form_is_read_in_the_other(kv: Replica) -> None:
+    """Bytes that are no text."""
+    body = MSGPACK.encode({"success": [{"op": "put", "key": b"\xff\x00", "value": b"\xfe"}]})
+    packed = {"Content_Type": MSGPACK.media_type, "Accept": MSGPACK.media_type}
+    written = kv("POST", "/v1/txn", body, **packed)
+    assert written.headers["Content-Type"] == MSGPACK.media_type
+    version = msgspec.msgpack.decode(written.body)["version"]
+    entry = {"version": version, "create_version": version}
+    page = kv("GET", "/v1/kv?prefix=%ff", Accept=MSGPACK.media_type)
+    assert msgspec.msgpack.decode(page.body)["entries"] == [{"key": b"\xff\x00", "value": b"\xfe", **entry}]
+    assert kv("GET", "/v1/kv?prefix=%ff").json["entries"] == [{"key_b64": "/wA=", "value_b64": "/g==", **entry}]
+    refused = kv("POST", "/v1/txn", b"\xc1", **packed)
+    assert refused.status == 400 and refused.headers["Content-Type"] == "application/problem+json"
 
 
 async def test_large_answers_are_compressed_for_those_who_take_that() -> None:

@@ -38,7 +38,7 @@ class Followers(FakeNode):
         self.asked: deque[tuple[Follow, Told]] = deque()
         self.forgotten = 0
 
-    def follow(self, asked: Follow, answer: Told) -> int:
+    def request(self, asked: Follow, answer: Told) -> int:
         self.asked.append((asked, answer))
         return 1
 

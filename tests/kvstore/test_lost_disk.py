@@ -14,6 +14,7 @@ import pytest
 
 from kvstore import cluster, config
 from kvstore.process import Handle
+from kvstore.status import statuses
 from tests.kvstore.live import Replica, make_cluster, wait_until
 
 SHARD = 3
@@ -97,7 +98,7 @@ def test_a_replica_comes_back_without_its_disk(directory: Path) -> None:
         roles = set()
 
         def is_back() -> bool:
-            line = cluster.status(directory)[1]
+            line = statuses(directory)[1]
             roles.add(line.role)
             return line.state == "ready"
 
@@ -108,7 +109,7 @@ def test_a_replica_comes_back_without_its_disk(directory: Path) -> None:
         load.wait_for(20)
     finally:
         load.stop()
-    lines = cluster.status(directory)
+    lines = statuses(directory)
     assert [line.state for line in lines] == ["down", "ready", "ready"]
     back = Replica(made.replica(1).host, made.replica(1).http_port)
     for key, value in load.acknowledged.items():
@@ -141,7 +142,7 @@ def test_an_old_copy_of_a_disk_is_refused_by_those_who_know_more(directory: Path
         replica = Replica(made.replica(0).host, made.replica(0).http_port)
         for number in range(5):
             wait_until(lambda number=number: replica("PUT", f"/v1/kv/k{number}", b"x").status == 200)
-        wait_until(lambda: cluster.status(directory)[1].position == cluster.status(directory)[0].position)
+        wait_until(lambda: statuses(directory)[1].position == statuses(directory)[0].position)
         others = [Replica(made.replica(other).host, made.replica(other).http_port) for other in (0, 2)]
         wait_until(lambda: all(has_acknowledged(other, 1) for other in others))
         kill(started[1])

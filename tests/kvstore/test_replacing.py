@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import cluster, config, replacing
+from kvstore import cluster, config, identity, replacing
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.host import LiveReplica
@@ -77,7 +77,7 @@ async def test_the_machine_that_was_replaced_is_refused_also_by_who_never_heard_
             replica.put_in_place(new)
         elsewhere.mkdir()
         config.save(elsewhere, after)
-        config.claim(elsewhere, after, 0, lost_disk=True)
+        identity.claim(elsewhere, after, 0, lost_disk=True)
         replicas.append(LiveReplica(elsewhere, after, 0))
         await replicas[3].start()
         await ready(replicas[1:])

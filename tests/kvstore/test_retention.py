@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import config, host
+from kvstore import config, host, identity
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.messages import Answered
 from multicast import checkpoint
@@ -30,7 +30,7 @@ def made(directory: Path, archive: str) -> config.ClusterConfig:
     limits = {"segment_bytes_max": 1 << 20, "journal_keep_bytes": 0, "commit_interval_ms": 20}
     cluster = make_cluster(directory, 1, 1, "white_box", **limits)
     cluster = msgspec.structs.replace(cluster, archive=archive)
-    config.create(directory, cluster)
+    identity.create(directory, cluster)
     return cluster
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ import pytest
 import client_sdk
 from client_sdk import Client, Denied
 from client_sdk import rights as requests
-from kvstore import cluster, config, growing, members
+from kvstore import cluster, config, growing, identity
 from kvstore.api import rights
 from kvstore.api.model import (
     CUT,
+    SLOTS,
     Add,
     Append,
     Compare,
@@ -42,10 +43,9 @@ from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Follow, Refused
 from kvstore.core.rights import ROLE, TOKEN, Rights, encode
+from kvstore.status import statuses
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
-from multicast.protocols.white_box import WhiteBox
-from multicast.types import AppMessage
 from tests.kvstore.live import Answer, Replica, wait_until
 from tests.kvstore.one_replica import Bench, key, write
 from tests.ports import free_base_port
@@ -145,7 +145,6 @@ def test_whoever_is_not_known_or_has_lost_his_role_may_do_nothing() -> None:
         ({"access": ["read"], "key": "a", "prefix": "b"}, "key"),
         ({"access": ["admin"], "prefix": "a"}, "access"),
         ({"access": ["read"], "prefix": "a" * 401}, "prefix"),
-        ({"access": ["read"], "prefix_b64": "?"}, "prefix_b64"),
     ],
 )
 def test_a_permission_that_makes_no_sense_is_refused(permission: dict[str, Any], field: str) -> None:
@@ -275,7 +274,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     made = config.new_cluster(
         shards=2, replicas=1, protocol="skeen", cluster_id="0" * 32, base_port=free_base_port(2)
     )  # fmt: skip
-    config.create(directory, msgspec.structs.replace(made, root=rights.digest_of(root).hex()))
+    identity.create(directory, msgspec.structs.replace(made, root=rights.digest_of(root).hex()))
     said: list[str] = []
     started = cluster.up(directory, said.append)
     try:
@@ -315,22 +314,28 @@ def test_without_rights_no_route_tells_or_does_anything(guarded: Guarded, route:
         assert powerless.json["outcome"] == "not_applied"
 
 
+def test_whoever_has_no_token_is_told_so_and_not_that_nobody_answers(guarded: Guarded) -> None:
+    assert {line.state for line in statuses(guarded.directory)} == {"denied"}
+
+
 def test_a_token_is_for_what_its_roles_say_until_it_is_taken_back(guarded: Guarded) -> None:
     made = guarded.token(PermissionJson(access=["read", "write"], prefix="app/"))
     with Client(guarded.directory, token=guarded.root) as root, Client(guarded.directory, token=made.token) as ann:
         root.put("other", "v")
-        for i in range(8):
-            ann.put(f"app/{i}", "v")
+        made_at, *_ = [ann.put(f"app/{i}", "v") for i in range(8)]
         assert len(list(ann.scan("app/"))) == ann.count("app/") == 8
         for refused in (
             lambda: ann.get("other"),
             lambda: ann.count(""),
             lambda: ann.txn(success=[client_sdk.Put("app/1", "w"), client_sdk.Put("other", "w")]),
             lambda: ann.delete_range(prefix=""),
+            lambda: next(ann.watch("other")),
             lambda: ann.run(requests.list_rights()),
         ):
             with pytest.raises(Denied):
                 refused()
+        with closing(ann.watch("app/", after=made_at)) as events:
+            assert next(events).changes[0].key == b"app/1"
         assert root.get("other").value == b"v" and ann.get("app/1").value == b"v"  # type: ignore[union-attr]
         root.run(requests.delete_token(made.id))
         with pytest.raises(Denied):
@@ -341,20 +346,31 @@ def test_a_token_is_for_what_its_roles_say_until_it_is_taken_back(guarded: Guard
         Client(guarded.directory, token="secret\r\nX: y").get("app/1")
 
 
-def test_a_shard_that_would_not_know_the_rights_is_not_added(tmp_path: Path) -> None:
-    """It would judge transactions otherwise than the others: half of one would take effect."""
-    assert not known().known and known(HOLDER).known and not known(HOLDER, rule(TOKEN + b"ann")).known
-    made = config.new_cluster(shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32)
-    founder = msgspec.structs.replace(made.replicas[0], id=9, shard=1, peer_port=1, http_port=2, added=True)
-    protocol = WhiteBox(0, made.topology(0), WhiteBox.specification.options(), random.Random(1))
-    ordered: list[AppMessage] = []
-    wanted = members.Wanted(found=(founder,))
-    with pytest.raises(members.Unfit, match="takes no further shard"):
-        members.ask_for(wanted, protocol, bytes(16), ordered.append, guarded=True)
-    assert ordered == [] and not members.ask_for(wanted, protocol, bytes(16), ordered.append) and len(ordered) == 1
-    config.create(tmp_path, msgspec.structs.replace(made, root="0" * 64))
-    with pytest.raises(config.ConfigError, match="takes no further shard"):
-        growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, lambda _: None)
+def test_a_shard_that_was_added_knows_the_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = rights.token_of(rights.ROOT, os.urandom(32))
+    made = config.new_cluster(
+        shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, base_port=free_base_port(2)
+    )  # fmt: skip
+    identity.create(tmp_path, msgspec.structs.replace(made, root=rights.digest_of(root).hex()))
+    monkeypatch.setenv("KVSTORE_TOKEN", root)
+    started = cluster.up(tmp_path, lambda _: None)
+    try:
+        with Client(tmp_path, token=root) as ruler:
+            permission = PermissionJson(access=["read", "write"], prefix="app/")
+            ruler.run(requests.put_role("some", [permission]))
+            made_token = ruler.run(requests.make_token("ann", ["some"]))
+            shard, more = growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, lambda _: None)
+            started += more
+            growing.move_slots(tmp_path, 0, shard, [(0, SLOTS - 1)], lambda _: None)
+            with Client(tmp_path, token=made_token.token) as ann:
+                ann.put("app/1", "v")
+                with pytest.raises(Denied):
+                    ann.put("other", "v")
+                ruler.run(requests.delete_token(made_token.id))
+                with pytest.raises(Denied):
+                    ann.put("app/1", "w")
+    finally:
+        cluster.stop_started(tmp_path, started, lambda _: None)
 
 
 def test_tokens_stand_in_no_file_of_a_replica(guarded: Guarded) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import config
+from kvstore import config, identity
 from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
@@ -82,7 +82,7 @@ async def test_a_replica_without_its_disk_takes_a_snapshot_while_the_others_serv
         dropped = await drop(replicas[:2])
         await replicas[2].stop()
         shutil.rmtree(config.replica_directory(tmp_path, 2))
-        config.claim(tmp_path, made, 2, lost_disk=True)
+        identity.claim(tmp_path, made, 2, lost_disk=True)
         replicas[2] = LiveReplica(tmp_path, made, 2)
         _, *answers = await asyncio.gather(
             replicas[2].start(), *(apply(replicas[n % 2], Add(b"sum", 1)) for n in range(20))
@@ -194,7 +194,7 @@ async def test_a_lost_disk_comes_back_while_journals_end(tmp_path: Path, monkeyp
             assert written < 400
         await replicas[2].stop()
         shutil.rmtree(config.replica_directory(tmp_path, 2))
-        config.claim(tmp_path, made, 2, lost_disk=True)
+        identity.claim(tmp_path, made, 2, lost_disk=True)
         replicas[2] = LiveReplica(tmp_path, made, 2)
         await replicas[2].start()
         while replicas[2].unready() and written < 600:

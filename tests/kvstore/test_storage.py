@@ -364,3 +364,15 @@ def test_reads_and_writes_go_on_while_a_commit_runs(tmp_path):
         store.thawed()
         assert {row.key: row.value for row in store.scan(b"k", b"", 100)[0]} == expected
     store.close()
+
+
+def test_notes_that_went_since_the_last_commit_leave_room_for_others():
+    store = Store.open(MemoryBackend())
+    for name in (b"n1", b"n2", b"n3"):
+        store.set_note(name, b"kept")
+    store.freeze(1)
+    store.commit()
+    store.thawed()
+    for name in (b"n1", b"n2"):
+        store.set_note(name, None)
+    assert store.notes(b"n", 1) == [(b"n3", b"kept")]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import msgspec
 import pytest
 
 from client_sdk import Client, Unavailable
-from kvstore import certificates, cluster, config
+from kvstore import certificates, cluster, config, identity
+from kvstore.cluster import fetch
 from kvstore.process import Handle
+from kvstore.status import statuses
 from multicast.runtime.greeting import decode_greeting, encode_greeting
 from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.kvstore.live import wait_until
@@ -31,7 +35,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shards=1, replicas=3, protocol="white_box", cluster_id=os.urandom(16).hex(), base_port=free_base_port(3),
         tls=config.CERTIFICATES,
     )  # fmt: skip
-    config.create(directory, made)
+    identity.create(directory, made)
     said: list[str] = []
     certificates.make(directory, made, said.append)
     assert len(said) == 4
@@ -59,7 +63,7 @@ def test_a_client_that_trusts_the_authority_reads_and_writes_through_every_repli
             store.put(f"k{replica.id}", "v")
     with Client(secured) as store:
         assert [found.key for found in store.scan("k")] == [b"k0", b"k1", b"k2"]
-    assert {line.state for line in cluster.status(secured)} == {"ready"}
+    assert {line.state for line in statuses(secured)} == {"ready"}
 
 
 def test_a_client_that_does_not_trust_it_is_told_so_before_its_time_is_over(
@@ -121,6 +125,9 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secured: Path) -> None
     wait_until(lambda: shown() != before)
     with Client(secured) as store:
         store.put("after", "renewal")
+        page = fetch(f"{known.replicas[2].url}/metrics")[1].decode()
+    (ends,) = re.findall(r"^kvstore_certificate_expires_timestamp_seconds (\S+)$", page, re.MULTILINE)
+    assert abs(float(ends) - time.time() - certificates.VALID_DAYS * 86_400) < 3600
 
 
 def test_beyond_this_machine_a_replica_needs_tls() -> None:
@@ -142,7 +149,7 @@ def test_missing_certificates_are_named_and_only_the_authority_makes_them(tmp_pa
         shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, base_port=free_base_port(1),
         tls=config.CERTIFICATES,
     )  # fmt: skip
-    config.create(tmp_path, made)
+    identity.create(tmp_path, made)
     with pytest.raises(config.ConfigError, match=r"ca\.pem does not exist; `kvstore certs"):
         certificates.Certificates(tmp_path, made, made.replicas[0])
     certificates.make(tmp_path, made, lambda _: None)

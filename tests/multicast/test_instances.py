@@ -50,6 +50,17 @@ def test_what_was_accepted_in_a_lower_ballot_is_not_taken_for_what_is_chosen() -
     assert instances.take() == [(1, [b"new"])]
 
 
+def test_what_is_decided_stays_whatever_a_deposed_leader_proposed_in_its_place() -> None:
+    instances, out = Instances(2), Outbox()
+    instances.learn(1, [[b"new"]], LOW, out)
+    instances.accept(1, LOW, [b"old"], out)
+    assert instances.decisions(1, 100) == [[b"new"]]
+    instances.end_batch(out)
+    again = Instances(2)
+    again.restore({key: value for key, value, _ in out.changes if value is not None})
+    assert again.take() == [(1, [b"new"])]
+
+
 def test_what_is_kept_comes_back_from_the_disk_and_what_is_dropped_does_not() -> None:
     out, disk = Outbox(), {}
     instances = Instances(2)

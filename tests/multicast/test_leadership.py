@@ -30,6 +30,7 @@ from multicast.parts.ballots import (
     State,
     Vote,
 )
+from multicast.parts.election import Election
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.rejoin import Highest, Returned
@@ -37,7 +38,7 @@ from multicast.protocol import Outbox, PeerError, Saved
 from multicast.types import VIEW_BITS, AppMessage, Ballot, ProcessId, Topology
 
 OPTIONS = GroupOptions(heartbeat_us=1_000, election_timeout_us=10_000, retry_us=5_000)
-TOPOLOGY = Topology({0: [0, 1, 2], 1: [3]})
+TOPOLOGY = Topology({0: [0, 1, 2], 1: [3]}, {0: [7]})
 
 
 class Word(AppMessage):
@@ -68,14 +69,14 @@ class Member:
         return [Word(b"", (), word.encode(), 0) for word in self.words]
 
     def vote(self) -> Vote:
-        return Vote(self.leadership.promised, self.leadership.joined, self.position, self._entries())
+        return Vote(self.leadership.election.promised, self.leadership.joined, self.position, self._entries())
 
     def state(self) -> State:
         return State(self.leadership.joined, self.position, self._entries())
 
     def choose(self, votes: dict[ProcessId, Vote]) -> State:
         best = max(votes.values(), key=lambda vote: (vote.joined, len(vote.entries)))
-        return State(self.leadership.promised, self.position, best.entries)
+        return State(self.leadership.election.promised, self.position, best.entries)
 
     def adopt(self, state: State, now: int, out: Outbox) -> None:
         self.words = [word.payload.decode() for word in state.entries]
@@ -90,7 +91,8 @@ class Member:
         self.said.append("ended")
 
     def beat(self, out: Outbox) -> None:
-        out.send(self.leadership.others, Heartbeat(self.leadership.joined, self.position, self.leadership.resigning))
+        election = self.leadership.election
+        out.send(election.others, Heartbeat(self.leadership.joined, self.position, election.resigning))
 
     def heard(self, heartbeat: Heartbeat, out: Outbox) -> None:
         self.said.append("heard")
@@ -111,6 +113,9 @@ class Group:
 
     def __getitem__(self, pid: ProcessId) -> Leadership[Vote, State]:
         return self.members[pid].leadership
+
+    def election(self, pid: ProcessId) -> Election[Vote]:
+        return self[pid].election
 
     def settle(self) -> None:
         under_way: deque[tuple[ProcessId, ProcessId, Any]] = deque()
@@ -138,11 +143,11 @@ class Group:
             self.settle()
 
     def campaign(self, pid: ProcessId) -> None:
-        self[pid].campaign(self.now, self.members[pid].out)
+        self.election(pid).campaign(self.now, self.members[pid].out)
         self.settle()
 
     def states(self) -> list[str]:
-        return [self[p].state for p in self.members]
+        return [self.election(p).state for p in self.members]
 
 
 @pytest.mark.parametrize("to_all", [False, True])
@@ -182,10 +187,10 @@ def test_without_a_quorum_that_has_joined_nobody_leads() -> None:
 def test_who_is_told_to_all_follows_when_a_quorum_has_joined() -> None:
     group = Group(to_all=True)
     group.cut = {(1, 2), (0, 2), (0, 1), (1, 0)}
-    group[2].campaign(0, group.members[2].out)
+    group.election(2).campaign(0, group.members[2].out)
     group.cut |= {(2, 2)}
     group.settle()
-    assert group[1].state == PROMISED
+    assert group.election(1).state == PROMISED
     group.cut = set()
     group.campaign(2)
     assert group.states() == [FOLLOWER, FOLLOWER, LEADER]
@@ -196,11 +201,11 @@ def test_a_candidate_first_fetches_what_a_voter_has_delivered() -> None:
     group.cut = {(0, 1), (1, 0)}
     group.members[2].position = 7
     group.campaign(1)
-    assert group[1].state == CANDIDATE and group.members[1].out.catch_ups == [2]
+    assert group.election(1).state == CANDIDATE and group.members[1].out.catch_ups == [2]
     group.members[1].position = 7
     group[1].installed(0, group.members[1].out)
     group.settle()
-    assert group[1].state == LEADER
+    assert group.election(1).state == LEADER
 
 
 PATIENCE = 2 * OPTIONS.election_timeout_us
@@ -215,7 +220,7 @@ def test_who_alone_misses_the_leader_deposes_nobody() -> None:
     group.cut = {(0, 2)}
     group.live(5 * PATIENCE)
     assert group.states() == [LEADER, FOLLOWER, FOLLOWER]
-    assert {group[p].promised for p in range(3)} == {Ballot(1, 0)}
+    assert {group.election(p).promised for p in range(3)} == {Ballot(1, 0)}
 
 
 @pytest.mark.parametrize("to_all", [False, True])
@@ -232,33 +237,33 @@ def test_a_quorum_that_agreed_long_ago_does_not_count() -> None:
     group.live(OPTIONS.heartbeat_us)
     group.cut = isolate(0, 1) | {(0, 2)}
     group.live(PATIENCE)
-    question = group[2]._question
-    group[2]._on_agreed(1, Agreed(Ballot(1, 0), question - 1), group.now, group.members[2].out)
-    assert group[2].state is FOLLOWER, "an answer to another question"
-    group[2].heard(group.now)
-    group[2]._on_agreed(1, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
-    assert group[2].state is FOLLOWER, "it has heard its leader since"
+    question = group.election(2)._question
+    group.election(2)._on_agreed(1, Agreed(Ballot(1, 0), question - 1), group.now, group.members[2].out)
+    assert group.election(2).state is FOLLOWER, "an answer to another question"
+    group.election(2).heard(group.now)
+    group.election(2)._on_agreed(1, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
+    assert group.election(2).state is FOLLOWER, "it has heard its leader since"
 
 
 def test_a_leader_that_nobody_answers_has_no_majority_and_is_missed_though_it_is_heard() -> None:
     group = Group()
     group.live(OPTIONS.heartbeat_us)
-    assert group[0].has_majority and not group[1].has_majority
+    assert group.election(0).has_majority and not group.election(1).has_majority
     group.cut = {(1, 0), (2, 0)}
     group.live(OPTIONS.election_timeout_us + 2 * OPTIONS.heartbeat_us)
-    assert not group[0].has_majority
+    assert not group.election(0).has_majority
     group.live(2 * PATIENCE)
     assert sorted(group.states()[1:]) == [FOLLOWER, LEADER]
     group.cut = set()
     group.live(PATIENCE)
-    assert group[0].state is FOLLOWER
+    assert group.election(0).state is FOLLOWER
 
 
 def test_the_first_leader_has_a_majority_once_it_was_answered() -> None:
     group = Group()
-    assert group[0].state is LEADER and not group[0].has_majority
+    assert group.election(0).state is LEADER and not group.election(0).has_majority
     group.live(OPTIONS.heartbeat_us)
-    assert group[0].has_majority
+    assert group.election(0).has_majority
 
 
 def test_a_lost_connection_shortens_patience_with_a_leader_that_is_silent() -> None:
@@ -266,7 +271,7 @@ def test_a_lost_connection_shortens_patience_with_a_leader_that_is_silent() -> N
     group.live(OPTIONS.heartbeat_us)
     group.cut = isolate(0)
     for p in (1, 2):
-        group[p].on_connected(0, False, group.now)
+        group.election(p).on_connected(0, False, group.now)
     group.live(OPTIONS.election_timeout_us // 2)
     assert sorted(group.states()[1:]) == [FOLLOWER, LEADER]
 
@@ -276,14 +281,14 @@ def test_a_lost_connection_is_no_evidence() -> None:
     group = Group()
     group.live(OPTIONS.heartbeat_us)
     for p in (1, 2):
-        group[p].on_connected(0, False, group.now)
+        group.election(p).on_connected(0, False, group.now)
     group.live(5 * PATIENCE)
     assert group.states() == [LEADER, FOLLOWER, FOLLOWER]
 
 
 def test_who_was_never_heard_may_be_about_to_start() -> None:
     group = Group()
-    group[1].on_connected(0, False, 0)
+    group.election(1).on_connected(0, False, 0)
     group.cut = isolate(0)
     group.live(OPTIONS.election_timeout_us // 2)
     assert group.states() == [LEADER, FOLLOWER, FOLLOWER]
@@ -308,11 +313,11 @@ def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
     assert group.states() == [LEADER, FOLLOWER, LEADER]
     group.cut = {(2, 0), (0, 2), (2, 1)}
     group.campaign(0)
-    assert group[0].state == CANDIDATE and group[1].promised == Ballot(4, 2)
+    assert group.election(0).state == CANDIDATE and group.election(1).promised == Ballot(4, 2)
     group.now = 20_000
     group[0].tick(group.now, group.members[0].out)
     group.settle()
-    assert group[0].joined == group[1].joined == Ballot(5, 0) and group[0].state == LEADER
+    assert group[0].joined == group[1].joined == Ballot(5, 0) and group.election(0).state == LEADER
 
 
 def test_a_promised_ballot_gets_no_second_vote() -> None:
@@ -328,12 +333,12 @@ def test_a_heartbeat_of_a_lower_ballot_is_refused_and_reassures_nobody() -> None
     group = Group()
     group.cut = {(2, 0), (0, 2), (1, 2)}
     group.campaign(2)
-    assert group[1].promised == Ballot(2, 2) and group[1].joined == Ballot(1, 0)
-    waits, out = group[1]._timer.deadline, group.members[1].out
+    assert group.election(1).promised == Ballot(2, 2) and group[1].joined == Ballot(1, 0)
+    waits, out = group.election(1)._timer.deadline, group.members[1].out
     group.now = OPTIONS.heartbeat_us
     group.members[1].handlers[Heartbeat].call(0, Heartbeat(Ballot(1, 0), 0, False), group.now, out)
     assert ((0,), Nack(Ballot(2, 2)), False) in out.sends
-    assert group[1]._timer.deadline == waits
+    assert group.election(1)._timer.deadline == waits
 
 
 def test_who_lost_its_disk_hears_of_a_promised_ballot_that_has_not_begun() -> None:
@@ -341,7 +346,7 @@ def test_who_lost_its_disk_hears_of_a_promised_ballot_that_has_not_begun() -> No
     group.cut = {(2, 0), (0, 2), (1, 2)}
     group.campaign(2)
     out = group.members[1].out
-    group[1].on_returned(0, Returned(7, None), group.now, out)
+    group.election(1).on_returned(0, Returned(7, None), group.now, out)
     [answer] = [message for _, message, _ in out.sends if isinstance(message, Highest)]
     assert (group[1].joined, answer.ballot) == (Ballot(1, 0), Ballot(2, 2))
 
@@ -355,20 +360,20 @@ def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> No
     group.cut = {(2, 1)}
     group[1].tick(group.now, group.members[1].out)
     group.settle()
-    assert group[2].state == PROMISED
+    assert group.election(2).state == PROMISED
     group.cut = set()
     group[2].link_reset(1, group.now, group.members[2].out)
     group[1].link_reset(2, group.now, group.members[1].out)
     group[1].tick(group.now, group.members[1].out)
     group.settle()
-    assert group[2].state == FOLLOWER and group.members[2].words == ["late"]
+    assert group.election(2).state == FOLLOWER and group.members[2].words == ["late"]
     assert group[1].joined == Ballot(2, 1), "no other election was needed"
 
 
 def test_a_restarted_leader_waits_or_stands_again() -> None:
     group = Group()
     again = Member(0, saved=Saved(group.members[0].disk, first=False))
-    assert again.leadership.state == PROMISED and again.leadership.role() == "recovering"
+    assert again.leadership.election.state == PROMISED and again.leadership.role() == "recovering"
     again.leadership.tick(OPTIONS.election_timeout_us, again.out)
     assert [type(message) for _, message, _ in again.out.sends] == [Doubt]
     doubt, again.out.sends = again.out.sends[0][1], []
@@ -376,7 +381,7 @@ def test_a_restarted_leader_waits_or_stands_again() -> None:
     [(_, agreed, _)] = group.members[1].out.sends
     assert isinstance(agreed, Agreed), "whom it followed does not lead if it asks"
     again.handlers[Agreed].call(1, agreed, OPTIONS.election_timeout_us, again.out)
-    assert again.leadership.promised == Ballot(2, 0)
+    assert again.leadership.election.promised == Ballot(2, 0)
     assert [type(message) for _, message, _ in again.out.sends] == [Vote, NewLeader]
 
 
@@ -384,7 +389,7 @@ def test_who_lost_its_disk_promises_nothing() -> None:
     member = Member(1, saved=Saved({}, first=False, lost=True))
     member.handlers[NewLeader].call(2, NewLeader(Ballot(9, 2), 0), 0, member.out)
     member.leadership.tick(100 * OPTIONS.election_timeout_us, member.out)
-    assert member.leadership.state == REJOINING
+    assert member.leadership.election.state == REJOINING
     assert not any(isinstance(message, Vote | NewLeader) for _, message, _ in member.out.sends)
 
 
@@ -404,10 +409,10 @@ def test_nobody_speaks_for_another_leader(message: Any) -> None:
 def test_what_the_table_does_not_have_does_not_happen() -> None:
     everything = {PROMISED, CANDIDATE, ELECT, JOINED, FOLLOWER, LEADER, REJOINING, REMOVED}
     assert {state for row in TRANSITIONS.values() for pair in row.items() for state in pair} == everything
-    assert [what for what, row in TRANSITIONS.items() if REJOINING in row] == ["leave", "return", "join"]
+    assert [what for what, row in TRANSITIONS.items() if REJOINING in row] == ["leave", "promise", "return"]
     group = Group()
     with pytest.raises(AssertionError, match="process 1 is follower: it cannot step down"):
-        group[1].step_down(0)
+        group.election(1).step_down(0)
 
 
 def test_who_lost_its_disk_does_not_wait_for_one_who_was_removed() -> None:
@@ -416,7 +421,29 @@ def test_who_lost_its_disk_does_not_wait_for_one_who_was_removed() -> None:
         member.position += 1
         message = AppMessage(bytes([member.position]) * 16, (0,), change_payload(change), 0)
         member.leadership.delivered(message, member.out)
-    assert 7 in member.leadership.members, "it may still count"
+    assert 7 in member.leadership.election.members, "it may still count"
     beat = Heartbeat(Ballot((2 << VIEW_BITS) + 1, 0), 2, False)
     member.handlers[Heartbeat].call(0, beat, 1, member.out)
-    assert member.leadership.state == REJOINING and member.leadership.members == (0, 1, 2)
+    assert member.leadership.election.state == REJOINING and member.leadership.election.members == (0, 1, 2)
+
+
+def test_who_is_new_promises_though_it_has_nothing_and_keeps_to_it() -> None:
+    """A view may begin without it: then the group may need it as soon as another one is lost."""
+    member, ballot = Member(7), Ballot((1 << VIEW_BITS) + 2, 0)
+    member.words = ["heard"]
+    member.handlers[NewLeader].call(0, NewLeader(ballot, 1), 1, member.out)
+    assert member.out.catch_ups == [0] and member.leadership.election.promised < ballot, "it does not know the view"
+    member.position = 1
+    message = AppMessage(bytes(16), (0,), change_payload(Change(0, True, 7)), 0)
+    member.leadership.delivered(message, member.out)
+    member.leadership.tick(2, member.out)
+    [(to, vote, durable)] = [sent for sent in member.out.sends if isinstance(sent[1], Vote)]
+    assert (to, durable, vote.ballot, vote.position, vote.entries) == ((0,), True, ballot, 1, [])
+    member.handlers[Returned].call(2, Returned(5, None), 3, member.out)
+    assert [m.ballot for _, m, _ in member.out.sends if isinstance(m, Highest)] == [ballot]
+
+    again = Member(7, saved=Saved({key: value for key, value, _ in member.out.changes}, 1, False))
+    again.handlers[State].call(1, State(Ballot(ballot.number - 1, 1), 0, []), 4, again.out)
+    assert again.leadership.election.state == REJOINING, "it has promised a higher one"
+    again.handlers[State].call(0, State(ballot, 0, []), 5, again.out)
+    assert again.leadership.joined == ballot

@@ -91,16 +91,16 @@ def test_until_a_view_has_begun_the_one_before_it_counts_too() -> None:
     views = Views((0, 1, 2, 3))
     views.change(Change(0, False, 3))
     assert views.can_elect({0, 1, 3}) and not views.can_elect({0, 1})
-    assert views.can_begin({0, 1, 3}) and not views.can_begin({0, 1})
+    assert views.can_begin(_ballot(1), {0, 1, 3}) and not views.can_begin(_ballot(1), {0, 1})
     assert views.begin(1) and not views.begin(1)
-    assert views.can_elect({0, 1}) and views.can_begin({0, 1})
+    assert views.can_elect({0, 1}) and views.can_begin(_ballot(1), {0, 1})
 
 
 def test_who_is_added_elects_nobody_before_its_view_has_begun() -> None:
     views = Views((0,))
     views.change(Change(0, True, 1))
     assert views.can_elect({0}) and not views.can_elect({1})
-    assert not views.can_begin({0})
+    assert not views.can_begin(_ballot(1), {0})
 
 
 def test_acknowledgements_are_counted_by_the_view_of_their_ballot() -> None:

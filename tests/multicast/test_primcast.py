@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from multicast.engine import Engine
+from multicast.membership import ViewAsk
 from multicast.parts.ballots import Agreed, Doubt, NewLeader
 from multicast.parts.delivered import Known, Watermark
 from multicast.parts.payloads import Want
@@ -18,7 +19,7 @@ from multicast.parts.submissions import Copies
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError, Saved
 from multicast.protocols.primcast import Accept, Ack, Bump, PrimCast, Promise, Start
 from multicast.records import Delivered
-from multicast.types import ZERO, AppMessage, Ballot, MessageId, Timestamp, Topology
+from multicast.types import VIEW_BITS, ZERO, AppMessage, Ballot, MessageId, Timestamp, Topology
 from tests.multicast.lockstep import START_US, Lockstep, Recorder
 from tests.multicast.scripted import changes
 from tests.planted.primcast import PrintedLine73, WithoutQuorumClock
@@ -32,6 +33,15 @@ def cluster(
     world = Lockstep(Topology.grid(groups, replicas), protocol, **options)
     world.settle()
     return world
+
+
+def test_who_lacks_a_view_of_another_group_asks_until_it_has_it() -> None:
+    world, asked = cluster(), []
+    for _ in range(2):
+        out = Outbox()
+        world.protocol(3).on_message(0, Ack(Ballot(1 << VIEW_BITS | 1, 0), START_US, 0, 0, []), world.now, out)
+        asked += [to for to, message, _ in out.sends if type(message) is ViewAsk]
+    assert asked == [(0,), (0,)]
 
 
 def recorded(world: Lockstep, process: int) -> list[tuple[int, MessageId, Timestamp]]:
@@ -420,7 +430,7 @@ def test_what_a_process_told_others_is_restored() -> None:
     m = world.submit(0, 0, 1)
     world.settle()
     before = world.protocol(1)
-    kept[1][b"b"] = msgspec.msgpack.encode((before.leadership.promised, before.leadership.joined))
+    kept[1][b"b"] = msgspec.msgpack.encode((before.election.promised, before.leadership.joined))
     again = PrimCast(1, world.topology, PrimCast.specification.options(), world.rng)
     again.on_start(Saved(kept[1], first=False), world.now, Outbox())
     assert (again.clock.value, again.t.length, again.entries[m].ts) == (before.clock.value, 1, before.entries[m].ts)
@@ -577,7 +587,7 @@ def test_who_lost_its_disk_says_nothing_until_it_is_readmitted() -> None:
     lose_disk(world, 1)
     world.advance(300_000)
     assert not world.protocol(1).is_member() and not [link for links in said for link in links if link[0] == 1]
-    assert world.protocol(1).leadership.rejoin.bound is None  # process 2 has not answered
+    assert world.protocol(1).election.rejoin.bound is None  # process 2 has not answered
     world.cut = {(p, q) for p in range(3, 6) for q in range(3)}
     world.advance(3 * SECOND)
     back = world.protocol(1)

@@ -282,7 +282,7 @@ class OwnDeliverOverALink(WhiteBox):
         assert entry.local is not None and entry.final is not None
         entry.sent = True
         deliver = Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position)
-        out.send([p for p in self.leadership.members if p != self.self_id], deliver)
+        out.send([p for p in self.election.members if p != self.self_id], deliver)
         self.own.append(deliver)
 
     def deliver_own(self, world: Lockstep) -> None:
@@ -428,7 +428,7 @@ def test_a_leader_cut_off_by_a_dead_candidates_ballot_must_hear_of_it(protocol: 
     world.cut = {(0, 2), (2, 0), (1, 2)}
     world.stand(2)
     world.settle()
-    assert world.protocol(0).role() == "leader" and world.protocol(1).leadership.promised.leader == 2
+    assert world.protocol(0).role() == "leader" and world.protocol(1).election.promised.leader == 2
     world.crash(2)
     world.cut = set()
     m = world.submit(0, 0)

@@ -105,7 +105,7 @@ def test_who_does_not_ask_has_the_forgotten_vote(protocol: type[WhiteBox]) -> No
     isolate(world, 1, but=2)
     world.stand(2)
     world.settle()
-    assert world.protocol(2).leadership.promised == (2, 2) == world.protocol(1).leadership.promised
+    assert world.protocol(2).election.promised == (2, 2) == world.protocol(1).election.promised
     isolate(world, 2)
     world.cut -= {(1, p) for p in (0, 3, 4)} | {(p, 1) for p in (0, 3, 4)}
     world.lose_disk(1)

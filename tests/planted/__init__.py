@@ -3,7 +3,7 @@
 One module per protocol (or per part that protocols share, like `paxos`, or for the `host`); its `PLANTED` lists the
 bugs. Two ways to plant one: override a method, or `rewrite` a few words of it:
 
-    @rewrite("send_vote", "out.send_durable(", "out.send(", part="leadership")
+    @rewrite("send_vote", "out.send_durable(", "out.send(", part="election")
     class VoteBeforeSync(WhiteBox):
         \"\"\"A vote leaves before the promise is on disk.\"\"\"
 

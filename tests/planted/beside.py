@@ -45,7 +45,7 @@ class DeliveredIsPending(WhiteBox):
     """After a restart what was delivered at the own stamp is not delivered."""
 
 
-@rewrite("late", "if self.joined == self.promised:", "if False:", part="leadership")
+@rewrite("late", "if self.joined == self.election.promised:", "if False:", part="leadership")
 class LateVotersNotServed(WhiteBox):
     """Who votes late is not given the state."""
 

@@ -52,7 +52,8 @@ class OnePositionLess(FtSkeen):
 
 @rewrite("_reign_if_ready", "> self.deliveries.position", "> self.deliveries.position + 1", part=GroupMember)
 class OneDeliveryBehind(FtSkeen):
-    """A new leader may be one delivery behind a quorum."""
+    """A new leader may be one delivery behind a quorum. (What it lacks is in the log that it begins with, stamped, and
+    the log's clock is above its timestamp: whatever it stamps comes later, and waits for it.)"""
 
 
 @rewrite("told", "if self.state is PREPARING and position.ballot == self.ballot:", "if True:", part=Reign)
@@ -345,7 +346,7 @@ class ReturnsBeforeBegun(FtSkeen):
     """Who lost its disk returns without the instances that the ballot began with."""
 
 
-@rewrite("_on_new_leader", "if not self.is_member: return", "pass", part=Election)
+@rewrite("_on_new_leader", "if not self.promises: return", "pass", part=Election)
 @rewrite("promise", "self.go(what)", "self.state is REJOINING or self.go(what)", part=Election)
 class AmnesiacPromises(FtSkeen):
     """Who lost its disk promises."""
@@ -374,7 +375,10 @@ class DeposedBeginsToAct(FtSkeen):
 HARMLESS = tuple(
     map(
         Planted,
-        (OldWordsKept, TakenAfterJump, SettledForgotten, FirstSoftCounts, DeliveredNotTold, OwnPromiseNotNeeded),
+        (
+            OldWordsKept, TakenAfterJump, SettledForgotten, FirstSoftCounts, DeliveredNotTold, OwnPromiseNotNeeded,
+            OneDeliveryBehind,
+        ),
     )
-)
+)  # fmt: skip
 PLANTED = planted_in(__name__, HARMLESS)

@@ -16,12 +16,12 @@ from tests.planted.rewriting import rewrite
 TWO_GROUPS = Settings(profile="faults", size="small", groups=2, replicas=3, options={"ask_first": "true"})
 
 
-@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part="leadership")
+@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part="election")
 class StandsUnasked(WhiteBox):
     """Whose patience ends stands for election at once: one that only it cannot hear is deposed."""
 
 
-@rewrite("_on_doubt", "sender == self.promised.leader or self._timer.misses(now)", "True", part="leadership")
+@rewrite("_on_doubt", "sender == self.promised.leader or self._timer.misses(now)", "True", part="election")
 class AgreesWithEverybody(PrimCast):
     """Whoever is asked agrees, though it hears its leader."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvstore.core.execution import Execution
 from kvstore.core.leases import Leases
+from kvstore.core.replica import Replica
 from kvstore.simulated.runner import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
@@ -32,6 +33,26 @@ class TimeOfTheFirstVersion(Leases):
     """A lease is revoked a time to live after any of its renewals."""
 
 
+@rewrite("_step", "self.leases.begin_anew()", "pass")
+class MovedInUnmeasured(Replica):
+    """A lease that came with a move never expires."""
+
+
+@rewrite("_begin", "while more:", "for _ in range(1):")
+class FirstOnesMeasured(Leases):
+    """Of many leases a new leader measures the first ones."""
+
+
+@rewrite("wrote", "self._versions.pop(lease, None)", "pass")
+class GoneAndMeasured(Leases):
+    """A lease that is gone is looked at for ever."""
+
+
+@rewrite("_revoke", "max(self._clock(now), self._store.complete_to.time)", "self._clock(now)")
+class RevokedTooLate(Leases):
+    """Where a clock was set back, revocations come too late for their ids."""
+
+
 @rewrite("_attached", "return found + [", "return found[::2] + [")
 class HalfOfTheKeys(Execution):
     """Every other key that is attached stays."""
@@ -51,6 +72,10 @@ PLANTED_IN_STORE = (
     Planted("revoked_anyhow", "leases", core=RevokedAnyhow, settings=SMALL),
     Planted("time_of_the_last_leader", "leases", core=TimeOfTheLastLeader, settings=SMALL),
     Planted("time_of_the_first_version", "leases", core=TimeOfTheFirstVersion, settings=SMALL),
+    Planted("moved_in_unmeasured", "", MovedInUnmeasured, settings=SMALL),
+    Planted("first_ones_measured", "", core=FirstOnesMeasured, settings=SMALL),
+    Planted("gone_and_measured", "", core=GoneAndMeasured, settings=SMALL),
+    Planted("revoked_too_late", "", core=RevokedTooLate, settings=SMALL),
     Planted("half_of_the_keys", "serial execution", core=HalfOfTheKeys, settings=TWO),
     Planted("one_slot_noted", "serial execution", core=OneSlotNoted, settings=TWO),
     Planted("attached_by_another_put", "", core=AttachedByAnotherPut, settings=TWO),

@@ -52,7 +52,7 @@ class SecondChangeProposed(PrimCast):
     """The same in PrimCast."""
 
 
-@rewrite("_put_view", "out.put(_view_key(group, number), self.membership.views[group].encode(number))", "pass",
+@rewrite("_put_view", "out.put(view_key(group, number), self.membership.views[group].encode(number))", "pass",
          part="leadership")  # fmt: skip
 class ViewsNotSaved(WhiteBox):
     """Who restarts knows the first view only."""
@@ -78,10 +78,31 @@ class NewViewsWatermark(PrimCast):
     """As soon as a view is known, watermarks are its own alone."""
 
 
-@rewrite("_return_if_caught_up", "self._deliveries.position < max(state.reach, self.rejoin.reach)", "False",
+@rewrite("_return_if_caught_up", "self._deliveries.position < max(state.reach, self.election.rejoin.reach)", "False",
          part="leadership")  # fmt: skip
 class NewcomerBehind(WhiteBox):
     """Who is added takes part without what its group has settled."""
+
+
+@rewrite("_on_new_leader", "if not self.promises:", "if not self.is_member:", part="election")
+class NewcomerPromisesNothing(WhiteBox):
+    """A group whose view has begun without the one that it adds stands still when another one of it is lost."""
+
+
+@rewrite("on_returned", "self.amnesiac and not self.is_new", "self.amnesiac", part=Rejoin)
+class NewcomerCountsAsForgetful(PrimCast):
+    """Who has lost its disk waits until a newcomer has all history, which may need its help."""
+
+
+@rewrite("start", "self.election.rejoin.is_new and _BALLOTS_KEY in saved.values", "False", part="leadership")
+class NewcomerForgets(WhiteBox):
+    """What a newcomer has promised is forgotten in a restart."""
+
+
+@rewrite("_on_new_state", "ballot >= own.promised and own.rejoin.may_join(ballot)", "own.rejoin.may_join(ballot)",
+         part="leadership")  # fmt: skip
+class NewcomerJoinsBelow(PrimCast):
+    """A newcomer joins a ballot below the one that it has promised."""
 
 
 @rewrite("_on_view_is", 'out.put(_REMOVED_KEY, b"")', "pass", part="leadership")
@@ -92,6 +113,11 @@ class RemovalForgotten(WhiteBox):
 @rewrite("change", "if change.view != self.latest:", "if False:", part=Views)
 class AnyViewChanged(PrimCast):
     """A change takes place though it was made for another view."""
+
+
+@rewrite("_on_ack", "sender == ack.epoch.leader or", "")
+class ViewAskedForOnce(PrimCast):
+    """Who hears of a view that it does not know asks for it once: if that is lost, it counts nothing of that group."""
 
 
 HARMLESS = (Planted(PresentViewAcknowledges),)

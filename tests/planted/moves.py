@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvstore.core.clients import Clients
+from kvstore.core.log import Item
 from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
@@ -145,6 +146,76 @@ class RangeToldTwice(Moves):
     """What a shard has read of a range goes with a slot, too."""
 
 
+@rewrite("_fate", "if item.places and entry.decided is None and moved(", "if item.places and moved(")
+class DecidedAndMoved(Replica):
+    """A shard that gave a slot calls moved what another one has told the end of."""
+
+
+@rewrite("on_decisions", "message.shard == entry.move.source", "True")
+class StepsEndByTheirParts(Signals):
+    """How a step has ended is told a source in vain that nobody gives a part any more."""
+
+
+@rewrite("on_decisions", "decided.status == APPLIED", "False")
+class StepWithoutItsRows(Signals):
+    """A step ends in its target by what its source says of it, without what it gives."""
+
+
+@rewrite("_took", '_STAGED + move.source.to_bytes(4, "big")', "_STAGED")
+class StagedOfAnySource(Moves):
+    """What two sources give at a time is staged in one place."""
+
+
+@rewrite("follow", "while first.later is not None:", "while False:")
+class FollowsTheFirst(Item):
+    """A third copy of an id does not wait for the second."""
+
+
+@rewrite("_remember", "if first is not None and first.status != MOVED:", "if first is not None:")
+class MovedForGood(Clients):
+    """What was moved once is called so for ever."""
+
+
+@rewrite("_try_elsewhere", "if anyhow or not set(shards).issubset(waiting.destinations):", "if True:")
+class SameShardsAgain(Clients):
+    """Who is told moved asks the same shards at once, again and again, until the map is another one."""
+
+
+@rewrite("remembers", "message_id <= leaving.ids_to", "message_id < leaving.ids_to")
+class LastIdNotDirty(Moves):
+    """What the source remembers anew of the last id that it has looked at is not given."""
+
+
+@rewrite("give", "not all_dirty or", "")
+class DirtyRowsLeft(Moves):
+    """A move is over though there are changed rows that were not given again."""
+
+
+@rewrite("give", "len(dirty_ids) == self.portion or", "")
+class DirtyIdsLeft(Moves):
+    """A move is over though there are ids that were not given."""
+
+
+@rewrite("_gave", "store.set_note(_DIRTY + row.key, None)", "pass")
+class DirtyForGood(Moves):
+    """What has changed once is given with every step."""
+
+
+@rewrite("completed", "(not entry.settled or _gives(part))", "not entry.settled")
+class SettledGiftNotKept(Signals):
+    """A step's part is not kept where that is complete when all others are."""
+
+
+@rewrite("on_settled", "held.settled |= held.delivery.message.id == message_id", "pass")
+class HeldIsNotSettled(Replica):
+    """The part of what was settled behind a step of a move is kept for ever."""
+
+
+@rewrite("on_start", "[held.delivery for held in self._held]", "[]")
+class HeldIsNotDoubtful(Replica):
+    """The part of what stands behind a step when a life begins is kept if it was settled before."""
+
+
 PLANTED_IN_STORE = (
     Planted("slot_served_twice", "", core=SlotServedTwice, settings=CALM),
     Planted("ids_left_behind", "", core=IdsLeftBehind, settings=MOVING),
@@ -169,4 +240,18 @@ PLANTED_IN_STORE = (
     Planted("newcomer_calls_it_expired", "", core=NewcomerCallsItExpired, settings=GROWING),
     Planted("range_told_twice", "", core=RangeToldTwice, settings=GROWING),
     Planted("repetition_not_told", "", core=RepetitionNotTold, settings=THREE),
+    Planted("decided_and_moved", "", DecidedAndMoved, settings=THREE),
+    Planted("steps_end_by_their_parts", "", core=StepsEndByTheirParts, settings=MOVING),
+    Planted("step_without_its_rows", "", core=StepWithoutItsRows, settings=MOVING),
+    Planted("staged_of_any_source", "", core=StagedOfAnySource, settings=THREE),
+    Planted("follows_the_first", "", core=FollowsTheFirst, settings=THREE),
+    Planted("moved_for_good", "", core=MovedForGood, settings=MOVING),
+    Planted("same_shards_again", "", core=SameShardsAgain, settings=MOVING),
+    Planted("last_id_not_dirty", "", core=LastIdNotDirty, settings=MOVING),
+    Planted("dirty_rows_left", "", core=DirtyRowsLeft, settings=CALM),
+    Planted("dirty_ids_left", "", core=DirtyIdsLeft, settings=CALM),
+    Planted("dirty_for_good", "moves", core=DirtyForGood, settings=CALM),
+    Planted("settled_gift_not_kept", "", core=SettledGiftNotKept, settings=MOVING),
+    Planted("held_is_not_settled", "", HeldIsNotSettled, settings=MOVING),
+    Planted("held_is_not_doubtful", "", HeldIsNotDoubtful, settings=MOVING),
 )

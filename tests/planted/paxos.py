@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from multicast.parts.instances import Instances
 from multicast.parts.paxos import Paxos
+from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.simulation.runner import Settings
 from tests.planted import Planted
@@ -63,6 +64,11 @@ class NextPerValue(QuasiGenuine):
     4)."""
 
 
+@rewrite("accept", "if instance > self.decided:", "if True:", part=Instances)
+class DecidedTakenBack(FtSkeen):
+    """What is decided is replaced by what a deposed leader, which this member still obeys, proposed in its place."""
+
+
 @rewrite("on_start", "lost=lost", "lost=False", part=Paxos)
 class VotesWithoutMemory(QuasiGenuine):
     """A member whose disk was lost goes on as if nothing had been."""
@@ -77,5 +83,6 @@ PLANTED = (
     Planted(PromisesIgnored),
     Planted(LowestBallotChosen),
     Planted(NextPerValue, shows="the quasi-genuine draft's lines 28 and 29, erratum 4"),
+    Planted(DecidedTakenBack),
     Planted(VotesWithoutMemory),
 )

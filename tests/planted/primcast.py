@@ -35,7 +35,7 @@ class PrintedLine42(PrimCast):
     """Line 42 as printed: a process that is PROMISED, though it has joined the epoch, ignores its primary's ACKs."""
 
     def _append_proposals(self, now: int, out: Outbox) -> None:
-        if self.leadership.takes_part:
+        if self.election.takes_part:
             super()._append_proposals(now, out)
             return
         while (proposal := self.t.next()) is not None:
@@ -79,8 +79,8 @@ class AcknowledgedWithoutPayload(PrimCast):
             if entry is not None and entry.message is None and entry.epoch is None:
                 self._extend(proposal.place + 1, proposal.ts)
                 clock, length = proposal.ts, self.t.length
-                ack = Ack(self.leadership.promised, clock, length, self.log.position, [proposal])
-                out.send_durable(self.leadership.members, ack)
+                ack = Ack(self.election.promised, clock, length, self.log.position, [proposal])
+                out.send_durable(self.election.members, ack)
                 continue
             before = self.t.length
             super()._append_proposals(now, out)
@@ -141,7 +141,7 @@ class LengthIgnored(PrimCast):
     """A primary's clock counts though a part of its T was lost on the way."""
 
 
-@rewrite("keep", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
+@rewrite("keep", "out.put(_BALLOTS_KEY, _encode((self.election.promised, self.joined)))", "pass", part="leadership")
 class PromisesNotSaved(PrimCast):
     """A promise is given, and forgotten at a crash."""
 
@@ -176,7 +176,8 @@ class AmnesiacVotes(PrimCast):
 @rewrite("begin", "self.reach = max(self.reach, reach)", "pass", part="t")
 @rewrite("choose", "reach = max(vote.reach for vote in votes.values())", "reach = 0")
 @rewrite(
-    "_return_if_caught_up", "or self._deliveries.position < max(state.reach, self.rejoin.reach)", "", part="leadership"
+    "_return_if_caught_up", "or self._deliveries.position < max(state.reach, self.election.rejoin.reach)", "",
+    part="leadership",
 )
 class AmnesiacBehind(PrimCast):
     """Who lost its disk joins without the history that the new state leaves out, and delivers on its own."""

@@ -7,7 +7,7 @@ from tests.planted import Planted, planted_in
 from tests.planted.rewriting import rewrite
 
 
-@rewrite("end_batch", "out.send_durable(self.leadership.members, Bump", "out.send(self.leadership.members, Bump")
+@rewrite("end_batch", "out.send_durable(self.election.members, Bump", "out.send(self.election.members, Bump")
 class BumpBeforeSync(PrimCast):
     """A bump leaves before the clock that it tells is on disk."""
 
@@ -28,12 +28,12 @@ class AcceptBeforeSync(PrimCast):
     """A process says that it has joined an epoch before that is on disk."""
 
 
-@rewrite("send_vote", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("send_vote", "out.send_durable(", "out.send(", part="election")
 class PromiseBeforeSync(PrimCast):
     """A promise leaves before it is on disk."""
 
 
-@rewrite("campaign", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("campaign", "out.send_durable(", "out.send(", part="election")
 class StandsBeforeSync(PrimCast):
     """A candidate asks for promises before its own is on disk."""
 
@@ -74,12 +74,13 @@ class JoinersReach(PrimCast):
     """A process joins an epoch and delivers on its own though its T lacks what is settled."""
 
 
-@rewrite("_return_if_caught_up", "max(state.reach, self.rejoin.reach)", "state.reach", part="leadership")
+@rewrite("_return_if_caught_up", "max(state.reach, self.election.rejoin.reach)", "state.reach", part="leadership")
 class RejoinersReach(PrimCast):
     """Who lost its disk joins without what others had reached."""
 
 
-@rewrite("_return_if_caught_up", "max(state.reach, self.rejoin.reach)", "self.rejoin.reach", part="leadership")
+@rewrite("_return_if_caught_up", "max(state.reach, self.election.rejoin.reach)", "self.election.rejoin.reach",
+         part="leadership")  # fmt: skip
 class RejoinersStatesReach(PrimCast):
     """Who lost its disk joins without what the new state leaves out."""
 
@@ -109,23 +110,23 @@ class PromisersReachIgnored(PrimCast):
     """A new primary does not know what is settled among its voters."""
 
 
-@rewrite("choose", "if votes[ahead].position > self._position():", "if False:", part="leadership")
+@rewrite("choose", "if votes[ahead].position > self._position():", "if False:", part="election")
 class CandidateBehind(PrimCast):
     """A candidate does not deliver first what its voters have."""
 
 
-@rewrite("choose", "not self.views.can_elect(votes)", "len(votes) < self.quorum - 1", part="leadership")
+@rewrite("choose", "not self.views.can_elect(votes)", "len(votes) < self.quorum - 1", part="election")
 class OnePromiseLess(PrimCast):
     """A candidate needs one promise less than a quorum."""
 
 
-@rewrite("_on_vote", "vote.ballot != self.promised or", "", part="leadership")
+@rewrite("_on_vote", "vote.ballot != self.promised or", "", part="election")
 class OldPromisesCount(PrimCast):
     """Promises for a candidate's earlier epochs count."""
 
 
-@rewrite("_confirm_by_quorum", "enough = self.views.can_begin(self._joiners)",
-         "enough = len(self._joiners) >= self.quorum - 1", part="leadership")  # fmt: skip
+@rewrite("_confirm_by_quorum", "enough = self.election.views.can_begin(self.joined, self._joiners)",
+         "enough = len(self._joiners) >= self.election.quorum - 1", part="leadership")  # fmt: skip
 class OneAcceptLess(PrimCast):
     """An epoch begins when one process less than a quorum has accepted it."""
 
@@ -216,10 +217,10 @@ class ClockForgotten(PrimCast):
 
 @rewrite(
     "start",
-    "self.restore(promised, promised, now, self.joined.leader == self._self_id)",
-    "self.restore(promised, promised, now, self.joined.leader == self._self_id); "
-    "led = self.joined.leader == self._self_id and self.joined == self.promised; "
-    "self.state, self.takes_part = (LEADER, True) if led else (PROMISED, False)",
+    "self.election.restore(promised, promised, now, self.joined.leader == self._self_id)",
+    "self.election.restore(promised, promised, now, self.joined.leader == self._self_id); "
+    "led = self.joined.leader == self._self_id and self.joined == self.election.promised; "
+    "self.election.state, self.election.takes_part = (LEADER, True) if led else (PROMISED, False)",
     part="leadership",
 )
 class LeadsAgain(PrimCast):
@@ -231,7 +232,7 @@ class DeliveredIsPending(PrimCast):
     """After a restart what was delivered at the own group's stamp is pending again."""
 
 
-@rewrite("_deliver_ready", "not self.leadership.takes_part or", "")
+@rewrite("_deliver_ready", "not self.election.takes_part or", "")
 class DeliversAfterPromise(PrimCast):
     """Who has promised an epoch goes on delivering. (What is decided stays so. The clocks that it counts were
     told in the epoch before, by members that had not promised another: the next one begins at or above what a quorum of

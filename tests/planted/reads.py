@@ -57,7 +57,7 @@ class ConfirmsAfterPromise(WhiteBox):
 @rewrite(
     "_on_confirm",
     "self._leadership.is_current(asked.ballot)",
-    'self._leadership.is_current(asked.ballot) or self._leadership.state == "rejoining"',
+    'self._leadership.is_current(asked.ballot) or self._leadership.election.state == "rejoining"',
     part="_reads",
 )
 class AmnesiacConfirms(WhiteBox):
@@ -66,7 +66,7 @@ class AmnesiacConfirms(WhiteBox):
 
 @rewrite(
     "end_batch",
-    "leads = self._leadership.state is LEADER",
+    "leads = self._leadership.election.state is LEADER",
     "leads = self._leadership.joined.leader == self._leadership._self_id",
     part="_reads",
 )

@@ -1,10 +1,12 @@
-"""Bugs planted in the rights of those who hold tokens. In no seed has anybody a token: tests find them."""
+"""Bugs planted in the rights of those who hold tokens."""
 
 from __future__ import annotations
 
+from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.rights import Rights
+from kvstore.simulated.runner import Settings
 from tests.planted.moves import CALM
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
@@ -37,10 +39,28 @@ class ComparisonsUnchecked(Rights):
     """Comparisons tell of keys that the client may not read."""
 
 
+RULED = Settings(
+    protocol="white_box", profile="calm", size="small", shards=1, clients=4, seconds=1.0, rights=True, grows=True,
+    moves=True,
+)  # fmt: skip
+
+
+@rewrite("_took", "if given.rules:", "if False:")
+class NewShardKnowsNoRights(Moves):
+    """A shard that was added judges without the rights that were there before it."""
+
+
+@rewrite("told", "any([isinstance(op, _EVERY_SLOT)", "any([not isinstance(op, Rule) and isinstance(op, _EVERY_SLOT)")
+class RuleWithoutTheNewShard(Moves):
+    """Rights change by whoever has not heard of a shard that was added, without that."""
+
+
 PLANTED_IN_STORE = (
     Planted("checked_at_entry_only", "", CheckedAtEntryOnly, settings=CALM),
     Planted("waiting_reads_unchecked", "", core=WaitingReadsUnchecked, settings=CALM),
     Planted("lost_role_raises", "", core=LostRoleRaises, settings=CALM),
     Planted("failure_unchecked", "", core=FailureUnchecked, settings=CALM),
     Planted("comparisons_unchecked", "", core=ComparisonsUnchecked, settings=CALM),
+    Planted("new_shard_knows_no_rights", "", core=NewShardKnowsNoRights, settings=RULED),
+    Planted("rule_without_the_new_shard", "", core=RuleWithoutTheNewShard, settings=RULED),
 )

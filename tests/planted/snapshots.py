@@ -75,8 +75,8 @@ class SendersPromises(transfer.Snapshots):
 
     def _on_request(self, peer: ProcessId, request: SnapshotRequest, batch: Batch) -> None:
         history, out = self._protocol.history, Outbox()
-        election: Any = self._protocol.election
-        election.keep(out)
+        leadership: Any = self._protocol.leadership  # type: ignore[attr-defined]
+        leadership.keep(out)
         self._protocol.history = _AndMore(history, [(key, value) for key, value, _ in out.changes if value is not None])
         super()._on_request(peer, request, batch)
         self._protocol.history = history

@@ -27,6 +27,7 @@ from kvstore.core.bundles import decode_bundle, version_of
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution
 from kvstore.core.log import Log
+from kvstore.core.lookups import Lookups
 from kvstore.core.messages import Answered, decode_remembered
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
@@ -122,6 +123,16 @@ class ReadAgainForARepetition(Clients):
         execution.run(list(enumerate(branch)))
         results = tuple(result for _, result in execution.results)
         self._finish(waiting, Answered(Result(True, first.timestamp, results), True), now, out)
+
+
+@rewrite("on_results", "if not asked.silent:", "if True:")
+class FirstUnknownCounts(Lookups):
+    """As soon as one replica does not know an id, its lookup says that nobody does."""
+
+
+@rewrite("_drop", "if not _gives(part):", "if False:")
+class PartsNeverDropped(Signals):
+    """Parts are kept though a quorum of every shard has completed their bundles."""
 
 
 class SignalsAtDelivery(Replica):
@@ -259,6 +270,8 @@ PLANTED_IN_STORE = (
     Planted("answered_before_order", "answers", core=AnsweredBeforeOrder, settings=SHORT),
     Planted("some_results_are_enough", "answers", core=SomeResultsAreEnough),
     Planted("read_again_for_a_repetition", "answers", core=ReadAgainForARepetition, settings=ONE_SHARD),
+    Planted("first_unknown_counts", "repetitions", core=FirstUnknownCounts, settings=TWO_SHARDS),
+    Planted("parts_never_dropped", "left", core=PartsNeverDropped, settings=TWO_SHARDS),
     Planted("signals_at_delivery", "strict serializability", SignalsAtDelivery, settings=CHASE),
     Planted("no_signals", "strict serializability", NoSignals, settings=CHASE),
     Planted("nothing_is_pulled", "liveness", core=NothingIsPulled),

@@ -172,6 +172,41 @@ class FailureBranchNeedsNothing(LocalPlan):
     """The failure branch's additions decide no vote."""
 
 
+@rewrite("_find", "while more and all(entry.key in writes for entry in stored):", "while False:")
+class HiddenByOwnWrites(Execution):
+    """A range ends where own writes hide all that one look finds."""
+
+
+@rewrite("_find", "if more: # beyond", "if False: # beyond")
+class ShownBeyond(Execution):
+    """A range shows own writes beyond keys that were not looked at."""
+
+
+@rewrite("_take", "if move_of(waiting.transaction) is not None:", "if False:")
+class StepWithOthers(Bundler):
+    """A step of a move travels with other transactions."""
+
+
+@rewrite("notes", "many == limit + len(changed)", "many == limit")
+class NotesHidden(Store):
+    """Of some notes those are not found that stand behind others which went lately."""
+
+
+@rewrite("rename", "self.schedule(waiting, now)", "pass")
+class UnnamedNotDue(Requests):
+    """The results of a read without an id are not asked for again."""
+
+
+@rewrite("_begin", "self._ask_for_results(waiting, out)", "pass")
+class RepetitionAsksLate(Clients):
+    """Who repeats what is complete here waits for a while before the other shards are asked."""
+
+
+@rewrite("_fate", "if decided.digest != item.digest:", "if False:")
+class OtherBodyDecided(Replica):
+    """What ended elsewhere under this id counts, whatever it was."""
+
+
 @rewrite("due", "self._due.popleft()[1]", "self._due.pop()[1]")
 class LastDueFirst(Requests):
     """Of those who wait the last one is asked for first."""
@@ -365,13 +400,14 @@ def _store(*kinds: type[Store], settings: Settings = SHORT) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_replica(ForgottenEarly, ExpiryIgnored, settings=WINDOW),
     *_replica(
-        FirstFailureCounts, FailedIsApplied, FailureNotTold, NoProgressByParts
+        FirstFailureCounts, FailedIsApplied, FailureNotTold, NoProgressByParts, OtherBodyDecided,
     ),
     *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
         SettledElsewhere, EarlyPartsLost, ItemsKept, EntriesKept,
         WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, FirstWriterUnnoticed, FailedWrites,
-        OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst,
+        OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst, UnnamedNotDue, RepetitionAsksLate,
+        HiddenByOwnWrites, ShownBeyond, StepWithOthers,
     ),
     *_replica(
         UndecidedForgotten, CompleteForgotten, IndexLost, IndexLostAtRecovery, VotesOfAnother,
@@ -394,6 +430,6 @@ PLANTED_IN_STORE = (
     *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
     *_store(
         FrozenIdsUnseen, FrozenPartsFirst, FrozenRowsUnseen, DropsLost, ResultsNotCommitted, CommittedIdsUnseen,
-        PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen,
+        PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen, NotesHidden,
     ),
 )  # fmt: skip

@@ -75,7 +75,19 @@ class NumbersFromOneInEveryLife(Positions):
     """What a leader has answered to an earlier life of a replica is taken for the answer to a question of this one."""
 
 
+@rewrite("on_found", "before.digest == message.digest", "True")
+class ToldFromBefore(Collects):
+    """What a shard does not tell any more is told from the round before."""
+
+
+@rewrite("_judge", "if moved([one.places for one in found], collect.shards):", "if False:")
+class RangeWithoutItsSlots(Collects):
+    """A range is read of shards from which a slot has gone elsewhere."""
+
+
 PLANTED_IN_STORE = (
+    Planted("told_from_before", "", core=ToldFromBefore, settings=SEVERAL),
+    Planted("range_without_its_slots", "", core=RangeWithoutItsSlots, settings=SEVERAL),
     Planted("completion_not_awaited", AGES, core=CompletionNotAwaited, settings=LEADERS),
     Planted("nobody_asked", AGES, core=NobodyAsked, settings=LEADERS),
     Planted("own_position_told", AGES, core=OwnPositionTold, settings=SEVERAL),

@@ -69,6 +69,31 @@ class OldChangesAfterSnapshot(Snapshots):
     """Who was given a snapshot tells changes as if it had those before it."""
 
 
+@rewrite("_trim", "feed.bytes -= _size(changes)", "pass")
+class RoomNotGivenBack(Watches):
+    """When the buffer has been full once it holds nothing any more."""
+
+
+@rewrite("on_told", "if len(asked.shards) < len(self._peers.replicas):", "if False:")
+class AddedNotAsked(Watches):
+    """What a shard that was added meanwhile has changed is not told."""
+
+
+@rewrite("_release", "at = bisect_left(keys, client.first)", "at = 0")
+class FirstKeyDecides(Watches):
+    """A release whose first key is out of a client's bounds is no news for him."""
+
+
+@rewrite("_hurry", "if feed.asked is not None and feed.asked.news:", "if False:")
+class WaitsForNews(Watches):
+    """Who begins waits until there is news."""
+
+
+@rewrite("on_told", "attempts + behind", "attempts")
+class BehindForGood(Watches):
+    """A replica that is behind is asked again and again."""
+
+
 def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
     return [
         Planted(kind.__name__, CHECK, store=kind, settings=settings) if issubclass(kind, Store)
@@ -81,6 +106,9 @@ PLANTED_IN_STORE = (
         ToldBeforeComplete, NotWaitedForAShard, LostBeforeTheBuffer, LagNotTold, ToldAgain, ProgressBeforeRelease,
         FloorOfChangesNotMoved, OldChangesAfterSnapshot,
     ),
+    *(Planted(kind.__name__, "", core=kind, settings=SMALL) for kind in (
+        AddedNotAsked, RoomNotGivenBack, FirstKeyDecides, WaitsForNews, BehindForGood,
+    )),
     *_planted(DeletionsNotTold, settings=RANGES),
     *_planted(MoveTold, settings=MOVING),
 )  # fmt: skip

@@ -81,7 +81,7 @@ class EveryBallotCounts(WhiteBox):
     """Line 45 left out: ACCEPTED states of lower ballots contribute too."""
 
 
-@rewrite("keep", "out.put(_BALLOTS_KEY, _encode((self.promised, self.joined)))", "pass", part="leadership")
+@rewrite("keep", "out.put(_BALLOTS_KEY, _encode((self.election.promised, self.joined)))", "pass", part="leadership")
 class BallotsNotSaved(WhiteBox):
     """A promise is given, and forgotten at a crash."""
 
@@ -105,26 +105,27 @@ class AmnesiacVotes(WhiteBox):
 
 
 @rewrite("_conclude", "if any(p not in self._answers for p in self._others):", "if not self._answers:",
-         part="leadership.rejoin")  # fmt: skip
+         part="election.rejoin")  # fmt: skip
 @rewrite("_conclude", "or len(ballots) < quorum_of(len(self._others) + 1):", "or not ballots:",
-         part="leadership.rejoin")  # fmt: skip
+         part="election.rejoin")  # fmt: skip
 class AmnesiacWaitsForOne(WhiteBox):
     """An amnesiac takes the first answer for the bound, without hearing all others. (Random runs do not find it: the
     one that is silent must be the candidate with the forgotten vote. See the staged schedule in tests/multicast.)"""
 
 
-@rewrite("on_returned", "if bound is None:", "if False:", part="leadership")
-@rewrite("on_returned", "self.highest = max(self.highest, bound)", "pass", part="leadership")
-@rewrite("on_returned", "if self.promised > bound:", "if True:", part="leadership")
-@rewrite("may_join", "(self.bound is not None and ballot > self.bound)", "True", part="leadership.rejoin")
+@rewrite("on_returned", "if bound is None:", "if False:", part="election")
+@rewrite("on_returned", "self.highest = max(self.highest, bound)", "pass", part="election")
+@rewrite("on_returned", "if self.promised > bound:", "if True:", part="election")
+@rewrite("may_join", "(self.bound is not None and ballot > self.bound)", "True", part="election.rejoin")
 class AmnesiacJoinsAnyBallot(WhiteBox):
     """An amnesiac takes the present state of its leader at once, in the ballot in which it may have voted before."""
 
 
 @rewrite(
-    "_return_if_caught_up", "or self._deliveries.position < max(state.reach, self.rejoin.reach)", "", part="leadership"
+    "_return_if_caught_up", "or self._deliveries.position < max(state.reach, self.election.rejoin.reach)", "",
+    part="leadership",
 )
-@rewrite("_return", "self._deliveries.position < self.rejoin.reach or", "", part="leadership")
+@rewrite("_return", "self._deliveries.position < self.election.rejoin.reach or", "", part="leadership")
 class AmnesiacJoinsBehind(WhiteBox):
     """An amnesiac acknowledges the new state before it has caught up with what that state leaves out."""
 
@@ -142,9 +143,9 @@ class MarksKept(WhiteBox):
     """What a process told its group before it lost its disk counts for the group's watermark. (Staged.)"""
 
 
-@rewrite("choose", "self._votes = {}", "pass", part="leadership")
-@rewrite("_on_vote", "if self.state is CANDIDATE:", "if self._votes:", part="leadership")
-@rewrite("won", 'self.go("choose")', 'self.state = "elect"', part="leadership")
+@rewrite("choose", "self._votes = {}", "pass", part="election")
+@rewrite("_on_vote", "if self.state is CANDIDATE:", "if self._votes:", part="election")
+@rewrite("won", 'self.election.go("choose")', 'self.election.state = "elect"', part="leadership")
 class StateActedOnTwice(WhiteBox):
     """Line 42 as printed: the condition holds again with every later NEWLEADER_ACK, and the state is computed anew."""
 
@@ -227,14 +228,14 @@ class DuplicateFiltered(WhiteBox):
     "_campaign_if_due",
     "self._ask(now, out)",
     "self.wait(now) if self.state is PROMISED else self._ask(now, out)",
-    part="leadership",
+    part="election",
 )
 class WaitsForItsCandidate(WhiteBox):
     """No bug where leaders are chosen by an oracle, as in the paper: who has promised a ballot waits for its candidate.
     (With ours, it stands itself when it has waited too long, and the next bug only costs time.)"""
 
 
-@rewrite("_on_nack", "if nack.ballot > self.highest and", "if False and", part="leadership")
+@rewrite("_on_nack", "if nack.ballot > self.highest and", "if False and", part="election")
 class NoNegativeAnswer(WaitsForItsCandidate):
     """Lines 37 and 11 as printed: who asks in a low ballot hears nothing. (Staged.)"""
 

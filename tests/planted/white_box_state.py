@@ -11,7 +11,7 @@ from tests.planted.rewriting import rewrite
 # -- lanes ------------------------------------------------------------------------------------------------------------
 
 
-@rewrite("send_vote", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("send_vote", "out.send_durable(", "out.send(", part="election")
 class VoteBeforeSync(WhiteBox):
     """A vote leaves before the promise is on disk."""
 
@@ -31,7 +31,7 @@ class LeadsBeforeSync(WhiteBox):
     stamps before the crash it never counts: its acknowledgements wait for the disk, and then it is no new process.)"""
 
 
-@rewrite("campaign", "out.send_durable(", "out.send(", part="leadership")
+@rewrite("campaign", "out.send_durable(", "out.send(", part="election")
 class StandsBeforeSync(WhiteBox):
     """A candidate asks for votes before its own promise is on disk."""
 
@@ -83,7 +83,7 @@ class JoinedNotSaved(WhiteBox):
     """The ballot that a process has joined is only in memory."""
 
 
-@rewrite("promise", "self._voter.keep(out)", "pass", part="leadership")
+@rewrite("promise", "self._voter.keep(out)", "pass", part="election")
 class PromiseNotSaved(WhiteBox):
     """The ballot that a process has promised is only in memory."""
 
@@ -108,7 +108,7 @@ class AcceptedOverCommitted(WhiteBox):
     by quorums: it is committed once more at the same timestamp.)"""
 
 
-@rewrite("choose", "not self.views.can_elect(votes)", "len(votes) < self.quorum - 1", part="leadership")
+@rewrite("choose", "not self.views.can_elect(votes)", "len(votes) < self.quorum - 1", part="election")
 class OneVoteLess(WhiteBox):
     """A candidate needs one vote less than a quorum."""
 
@@ -117,7 +117,7 @@ class OneVoteLess(WhiteBox):
     "choose",
     "if votes[ahead].position > self._position():",
     "if votes[ahead].position > self._position() + 1:",
-    part="leadership",
+    part="election",
 )
 class OneDeliveryBehind(WhiteBox):
     """A candidate may be one delivery behind its voters."""
@@ -133,12 +133,12 @@ class LeadersClockIgnored(WhiteBox):
     """A ballot is joined with the own clock."""
 
 
-@rewrite("_on_vote", "vote.ballot != self.promised or", "", part="leadership")
+@rewrite("_on_vote", "vote.ballot != self.promised or", "", part="election")
 class OldVotesCount(WhiteBox):
     """Votes for a candidate's earlier ballots count."""
 
 
-@rewrite("_on_new_leader", "if asked.ballot <= self.promised:", "if asked.ballot < self.promised:", part="leadership")
+@rewrite("_on_new_leader", "if asked.ballot <= self.promised:", "if asked.ballot < self.promised:", part="election")
 class VotesTwice(WhiteBox):
     """A process votes for a ballot again that it has promised."""
 
@@ -164,12 +164,12 @@ class StateAcksKept(WhiteBox):
     """Who has joined an earlier ballot of this leader is counted in the next one. (As `LeadsAlone`.)"""
 
 
-@rewrite("forget", "self._lists.pop(sender, None)", "pass", part="leadership._assembly")
+@rewrite("forget", "self._lists.pop(sender, None)", "pass", part="election._assembly")
 class LostPortionForgotten(WhiteBox):
     """A state is complete though a portion of it was lost with the link."""
 
 
-@rewrite("add", "if part == parts - 1", "if part >= parts - 2", part="leadership._assembly")
+@rewrite("add", "if part == parts - 1", "if part >= parts - 2", part="election._assembly")
 class LastPortionLeftOut(WhiteBox):
     """A state is complete without its last portion."""
 
@@ -235,7 +235,7 @@ class FirstAcceptCounts(WhiteBox):
     """The first ACCEPT of a group stays, whatever its later leaders say."""
 
 
-@rewrite("_accept_if_complete", "or not self.leadership.takes_part", "")
+@rewrite("_accept_if_complete", "or not self.election.takes_part", "")
 class AcceptsAfterPromise(WhiteBox):
     """Who has promised a ballot goes on acknowledging in the one before."""
 
@@ -291,15 +291,15 @@ class StampOfHighestBallot(WhiteBox):
     """The final timestamp is the stamp of the group whose ballot is the highest."""
 
 
-@rewrite("_on_deliver", "not self.leadership.takes_part or ", "")
+@rewrite("_on_deliver", "not self.election.takes_part or ", "")
 class DeliversAfterPromise(WhiteBox):
     """Who has promised a higher ballot still delivers on the word of the leader before. (As `EarlyKept`.)"""
 
 
 @rewrite(
     "_on_deliver",
-    "if not self.leadership.takes_part or self.leadership.joined != deliver.ballot:",
-    "if not self.leadership.takes_part or self.leadership.joined > deliver.ballot or deliver.ballot.leader != sender:",
+    "if not self.election.takes_part or self.leadership.joined != deliver.ballot:",
+    "if not self.election.takes_part or self.leadership.joined > deliver.ballot or deliver.ballot.leader != sender:",
 )
 class DeliversBeforeJoining(WhiteBox):
     """A DELIVER of a ballot that this process has not joined yet is carried out. (As `EarlyKept`.)"""
@@ -317,7 +317,7 @@ class InstalledStaysPending(WhiteBox):
 
 @rewrite(
     "on_install",
-    "if self.leadership.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:",
+    "if self.election.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:",
     "if False:",
 )
 class DeposedGoesOn(WhiteBox):
@@ -346,10 +346,10 @@ class RetriesAtHome(WhiteBox):
 
 @rewrite(
     "start",
-    "self.restore(promised, promised, now, self.joined.leader == self._self_id)",
-    "self.restore(promised, promised, now, self.joined.leader == self._self_id); "
-    "led = self.joined.leader == self._self_id and self.joined == self.promised; "
-    "self.state, self.takes_part = (LEADER, True) if led else (PROMISED, False)",
+    "self.election.restore(promised, promised, now, self.joined.leader == self._self_id)",
+    "self.election.restore(promised, promised, now, self.joined.leader == self._self_id); "
+    "led = self.joined.leader == self._self_id and self.joined == self.election.promised; "
+    "self.election.state, self.election.takes_part = (LEADER, True) if led else (PROMISED, False)",
     part="leadership",
 )
 class LeadsAgain(WhiteBox):
@@ -358,15 +358,16 @@ class LeadsAgain(WhiteBox):
 
 @rewrite(
     "_on_heartbeat",
-    "out.send((sender,), Nack(self.promised))",
-    "self.heard(now)",
+    "out.send((sender,), Nack(self.election.promised))",
+    "self.election.heard(now)",
     part="leadership",
 )
 class ReassuredAfterPromise(WhiteBox):
     """Who has promised another ballot is kept from standing by heartbeats of the old leader."""
 
 
-@rewrite("_on_heartbeat", "if ballot > self.promised or now >= self._vote_again_at:", "if False:", part="leadership")
+@rewrite("_on_heartbeat", "if ballot > self.election.promised or now >= self._vote_again_at:", "if False:",
+         part="leadership")  # fmt: skip
 class NeverLate(WhiteBox):
     """Who has missed an election never joins its leader."""
 
@@ -423,7 +424,7 @@ class SettledTheWrongWay(WhiteBox):
 # -- after the loss of a disk -----------------------------------------------------------------------------------------
 
 
-@rewrite("_conclude", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
+@rewrite("_conclude", "self.bound = max(ballots)", "self.bound = min(ballots)", part="election.rejoin")
 class LowestBound(WhiteBox):
     """Who lost its disk joins above the lowest ballot that it hears of."""
 
@@ -432,13 +433,13 @@ class LowestBound(WhiteBox):
     "_conclude",
     "self.reach = max(a.reached for a in self._answers.values())",
     "self.reach = 0",
-    part="leadership.rejoin",
+    part="election.rejoin",
 )
 class NoReach(WhiteBox):
     """Who lost its disk does not fetch first what others reached."""
 
 
-@rewrite("on_highest", "or answer.question != self._question ", "", part="leadership.rejoin")
+@rewrite("on_highest", "or answer.question != self._question ", "", part="election.rejoin")
 class StaleAnswers(WhiteBox):
     """Who lost its disk takes answers to the questions of an earlier life."""
 
@@ -447,13 +448,13 @@ class StaleAnswers(WhiteBox):
     "_conclude",
     "if any(p not in self._answers for p in self._others):",
     "if len(self._answers) < quorum_of(len(self._others) + 1):",
-    part="leadership.rejoin",
+    part="election.rejoin",
 )
 class QuorumOfAnswers(WhiteBox):
     """Who lost its disk does not wait for the answers of all others, but of a quorum."""
 
 
-@rewrite("may_join", "ballot > self.bound", "ballot >= self.bound", part="leadership.rejoin")
+@rewrite("may_join", "ballot > self.bound", "ballot >= self.bound", part="election.rejoin")
 class JoinsAtBound(WhiteBox):
     """Who lost its disk joins the very ballot in which it may have voted."""
 
@@ -462,18 +463,19 @@ class JoinsAtBound(WhiteBox):
     "restore",
     "self.amnesiac = is_new or saved.lost or kind is not None",
     "self.amnesiac = is_new or saved.lost",
-    part="leadership.rejoin",
+    part="election.rejoin",
 )
 class MemberByRestart(WhiteBox):
     """Who lost its disk and is restarted takes part as if it had never lost it."""
 
 
-@rewrite("on_returned", "highest = max(self.promised, self.highest)", "highest = self.joined", part="leadership")
+@rewrite("on_returned", "highest = max(self.promised, self.highest)", "highest = self.joined", part="election")
 class JoinedIsHighest(WhiteBox):
     """Who lost its disk hears of joined ballots only, not of promised ones."""
 
 
-@rewrite("_return_if_caught_up", "max(state.reach, self.rejoin.reach)", "self.rejoin.reach", part="leadership")
+@rewrite("_return_if_caught_up", "max(state.reach, self.election.rejoin.reach)", "self.election.rejoin.reach",
+         part="leadership")  # fmt: skip
 class RejoinsBehindState(WhiteBox):
     """Who lost its disk joins with what others reached, without all that the new leader has delivered."""
 

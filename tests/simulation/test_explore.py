@@ -76,6 +76,13 @@ def test_a_stamp_that_a_crash_takes_away_is_found() -> None:
     assert "process 1 crashes" in explored.schedule and "process 1 restarts" in explored.schedule
 
 
+def test_leaders_change_where_a_timer_may_expire() -> None:
+    still, changing = (run(WhiteBox, 1, 2, ((0,),), {"ask_first": False}, timeouts=n) for n in (0, 1))
+    assert changing.exhausted and not changing.violation, changing.violation
+    assert changing.states > still.states
+
+
+@pytest.mark.full
 def test_a_leader_that_trusts_itself_is_found_by_a_deposed_one() -> None:
     explored = run(RemoteVoteEnough, 1, 3, ((0,), (0,)), {"ask_first": False}, timeouts=1)
     assert explored.violation.startswith("order: two messages")

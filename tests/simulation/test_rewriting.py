@@ -48,13 +48,13 @@ def test_words_that_are_not_there_once_fail_the_bugs_own_run_only(words: str) ->
 
 
 def test_a_part_is_rewritten_in_the_planted_protocol_only() -> None:
-    @rewrite("_conclude", "self.bound = max(ballots)", "self.bound = min(ballots)", part="leadership.rejoin")
+    @rewrite("_conclude", "self.bound = max(ballots)", "self.bound = min(ballots)", part="election.rejoin")
     class Bug(PrimCast):
         """The lowest of all."""
 
     arguments = (0, Topology.grid(1, 3), PrimCast.specification.options(), random.Random(1))
-    assert type(Bug(*arguments).leadership.rejoin).__name__ == "Bug"
-    assert type(PrimCast(*arguments).leadership.rejoin).__name__ == "Rejoin"
+    assert type(Bug(*arguments).election.rejoin).__name__ == "Bug"
+    assert type(PrimCast(*arguments).election.rejoin).__name__ == "Rejoin"
 
 
 def test_what_is_made_later_is_rewritten_once() -> None:
@@ -71,7 +71,7 @@ def test_what_is_made_later_is_rewritten_once() -> None:
 
 
 def test_a_part_without_the_words_is_no_violation() -> None:
-    @rewrite("on_highest", "nowhere", "pass", part="leadership.rejoin")
+    @rewrite("on_highest", "nowhere", "pass", part="election.rejoin")
     class Bug(PrimCast):
         """Words that are not there."""
 

@@ -11,17 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import spark_etl
-from spark_etl import base, course, schemas, tables
+from spark_etl import schemas
+from spark_etl.audit import course
 from spark_etl.certify import proof
 from spark_etl.certify.proof import Proof
 from spark_etl.certify.source import NOBODY, Source, source
 from spark_etl.certify.tasks import prove, work
-from spark_etl.extract import arrow_schema
-from spark_etl.inputs import understand
+from spark_etl.ingest import base, tables
+from spark_etl.ingest.inputs import understand
+from spark_etl.ingest.journals import arrow_schema
 from tests.spark_etl import brute_run, folded
 
 PROVABLE = {*proof.LOGS, *proof.ACCOUNTS, proof.VALIDITY, proof.ORDER, proof.READS, proof.CLIENTS, proof.VALUES,
-            proof.POSITIONS, proof.BANK}  # fmt: skip
+            proof.POSITIONS, proof.PROMISES, proof.BANK}  # fmt: skip
 """Properties that a kernel proves by itself."""
 
 
@@ -42,10 +44,10 @@ def of_directory(run: Path, out: Path) -> Proof:
     return prove(workers, source(out, manifest.files()), inputs, has_history=has_history, width=width)
 
 
-def of_run(run: brute_run.Run, out: Path) -> Proof:
-    """A small run, whose tables go to `out`."""
+def of_run(run: brute_run.Run, out: Path, case: int = 0, into: Path | None = None) -> Proof:
+    """A small run, the n-th, whose tables go to `out`. into: see `prove`."""
     rows = folded.Rows()
-    rows.add_run(0, run)
+    rows.add_run(case, run)
     wanted = {name: schemas.table_schema(name) for name in schemas.TABLES} | {"history": schemas.HISTORY}
     files = {name: {NOBODY: [str(out / f"{name}.parquet")]} for name in wanted}
     for name, schema in wanted.items():
@@ -58,7 +60,8 @@ def of_run(run: brute_run.Run, out: Path) -> Proof:
         for row in rows.tables.get(name, [])
     ]
     inputs = understand(small, {row["replica"] for row in rows.tables["segments"]}, rows.marks)
-    return prove(workers, Source(files), inputs, has_history=bool(rows.tables.get("history")), width=1000)
+    told = bool(rows.tables.get("history"))
+    return prove(workers, Source(files), inputs, has_history=told, width=1000, into=into)
 
 
 def properties() -> dict[str, set[str]]:

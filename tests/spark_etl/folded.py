@@ -19,12 +19,14 @@ from pyspark.sql import functions as F
 
 from kvstore.core.bundles import version_of
 from multicast.types import FINAL, OPTIMISTIC, Timestamp
-from spark_etl import consistency, frames, schemas, serialization
-from spark_etl.audit import Audit
-from spark_etl.extract import arrow_schema
-from spark_etl.guarantees import Guarantees
-from spark_etl.inputs import understand
+from spark_etl import schemas
+from spark_etl.audit.guarantees import Guarantees
+from spark_etl.audit.runner import Audit
+from spark_etl.frames import relations
+from spark_etl.ingest.inputs import understand
+from spark_etl.ingest.journals import arrow_schema
 from spark_etl.report import Course, Property
+from spark_etl.search import consistency, serialization
 from tests.spark_etl import brute_run
 
 IDS, REPLICAS, SHARDS, TIEBREAKS = 10_000, 16, 4, 100
@@ -58,6 +60,11 @@ def case_of_text(one: str) -> int:
     """Of an id; a transaction without one has its version for an id."""
     number = int(one.replace("-", ""), 16)
     return number // IDS if number < 2**64 else (number % 2**64 >> 16) // TIEBREAKS
+
+
+def of_case(case: int, shard: int | tuple[int, int]) -> Any:
+    """Of a shard, alone or with a position in its log, that of a case."""
+    return case * SHARDS + shard if isinstance(shard, int) else (case * SHARDS + shard[0], shard[1])
 
 
 class Rows:
@@ -175,9 +182,11 @@ class Folded(Audit):
             for row in rows.get(name, [])
         ]
         self.inputs = understand(self.small, {row["replica"] for row in rows["segments"]}, self.marks)
+        self.inputs.added = []  # no run knows the shards of the others
         self.has_history = True
         told = rows.get("history", ())
         self.has_positions = any(row.get("position") or row.get("version") == bytes(16) for row in told)
+        self.has_promised = any(row.get("seen") for row in told)
         self.course = Course()
 
     def blind_shards(self, case: int) -> list[int]:
@@ -208,12 +217,12 @@ class Found:
 def unlimited(patch: pytest.MonkeyPatch) -> Found:
     """Show all violations and cycles, and let shards be bits of their own run's."""
     find_cycles = serialization.find_cycles
-    patch.setattr("spark_etl.case.EXAMPLES", 1_000_000)
+    patch.setattr("spark_etl.audit.case.EXAMPLES", 1_000_000)
     patch.setattr(consistency, "RESIDUE_MAX", 1_000_000)
     patch.setattr(serialization, "find_cycles", lambda s, t, i, n, _=0: find_cycles(s, t, i, n, 1_000_000))
     patch.setattr(serialization, "order_cycle", partial(serialization.order_cycle, where=1_000_000))
-    patch.setattr(frames, "shard_bit", lambda shard, shards: _bit(F.col(shard)))
-    patch.setattr(frames, "destination_bits", lambda names, shards: F.aggregate(
+    patch.setattr(relations, "shard_bit", lambda shard, shards: _bit(F.col(shard)))
+    patch.setattr(relations, "destination_bits", lambda names, shards: F.aggregate(
         names, F.lit(0).cast("bigint"), lambda bits, shard: bits.bitwiseOR(_bit(shard))))  # fmt: skip
     found = Found()
     search = serialization.search

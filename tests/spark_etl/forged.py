@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvstore.core.audit import (
-    APPLIED,
     EXPIRED,
     FAILED,
     MISMATCH,
@@ -24,19 +23,16 @@ from kvstore.core.audit import (
 )
 from multicast.records import (
     HEADER_BYTES,
-    BatchEnd,
     Completed,
     Delivered,
     DeliveredReference,
     SegmentHeader,
-    Started,
-    Stopped,
     decode_body,
     encode_record,
     scan,
 )
 from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
-from spark_etl import extract, histories, sources
+from spark_etl.ingest import histories, journals, sources
 from tests.spark_etl import folded
 from tests.spark_etl.runs import MEMBERS
 
@@ -62,16 +58,16 @@ def forge(data: bytes, change: Forgery) -> bytes:
     return data[:HEADER_BYTES] + b"".join(map(encode_record, records if changed is None else changed))
 
 
-def _deliveries(records: Records) -> list[Delivered]:
+def deliveries(records: Records) -> list[Delivered]:
     return [r for r in records if type(r) is Delivered and r.stage == FINAL]
 
 
 def _middle(records: Records, suits: Callable[[Delivered], bool] = lambda d: True) -> Delivered:
-    found = _deliveries(records)
-    return next(d for d in sorted(found[len(found) // 2 :], key=_alone_here) if suits(d))
+    found = deliveries(records)
+    return next(d for d in sorted(found[len(found) // 2 :], key=alone_here) if suits(d))
 
 
-def _alone_here(d: Delivered) -> bool:
+def alone_here(d: Delivered) -> bool:
     """No other shard can tell."""
     return len(d.message.destinations) == 1
 
@@ -113,7 +109,7 @@ def account(change: Callable[[Any], None], suits: Callable[[Any], bool] = lambda
 
     def forgery(records: Records) -> None:
         done = [r for r in records if type(r) is Completed]
-        alone = {d.position: _alone_here(d) for d in _deliveries(records)}
+        alone = {d.position: alone_here(d) for d in deliveries(records)}
         for one in sorted(done[len(done) // 2 :], key=lambda r: alone[r.position]):
             account = decode_outcomes(one.record)
             if suits(account):
@@ -404,117 +400,6 @@ FORGERIES = {
 }
 
 
-EVERYWHERE = (0, 1, 2, 3, 4, 5)
-
-
-def restarted(records: Records) -> Records:
-    """The replica was killed in the middle and came back: its batches' numbers begin anew behind its second start."""
-    ends = [at for at, r in enumerate(records) if type(r) is BatchEnd]
-    middle = ends[len(ends) // 2] + 1
-    again = copy.deepcopy(next(r for r in records if type(r) is Started))
-    again.incarnation += 1
-    later, number = [again, *records[middle:]], 0
-    for record in later:
-        if type(record) is BatchEnd:
-            number += 1
-            record.batch = number
-    return records[:middle] + later
-
-
-def _crashed_and(*changes: Forgery) -> Forgery:
-    """To a replica that was killed and came back."""
-
-    def forgery(records: Records) -> Records:
-        records = restarted(records)
-        for change in changes:
-            records = change(records) or records
-        return records
-
-    return forgery
-
-
-def rolled_back(records: Records) -> Records:
-    """To 60 %, at the end of a batch."""
-    ends = [at for at, r in enumerate(records) if type(r) is BatchEnd]
-    return records[: next(at for at in ends if at >= 0.6 * len(records)) + 1]
-
-
-def cut(positions: int) -> Forgery:
-    """The last ones never were, and the replica stopped in good order."""
-
-    def forgery(records: Records) -> Records:
-        end = _deliveries(records)[-1].position - positions
-        kept = [r for r in records if not (type(r) in (Delivered, Completed) and r.position > end)]
-        for record in kept:
-            if type(record) is Stopped:
-                record.delivered, record.completed = min(record.delivered, end), min(record.completed, end)
-        return kept
-
-    return forgery
-
-
-def without_start(records: Records) -> Records:
-    """The second life's record that it started is gone."""
-    at = max(i for i, r in enumerate(records) if type(r) is Started)
-    return records[:at] + records[at + 1 :]
-
-
-def _one(account: Any) -> bool:
-    (one, *others) = account.outcomes
-    return bool(not others and one.id and one.status == APPLIED)
-
-
-def _at_all(status: int) -> Forgery:
-    """A transaction on this shard alone, of keys that nobody read later, expired or had a used id: so every journal
-    says."""
-
-    def forgery(records: Records) -> None:
-        here = {d.position: d for d in _deliveries(records) if _alone_here(d)}
-        read: set[bytes] = set()
-        for done in (r for r in reversed(records) if type(r) is Completed):
-            account = decode_outcomes(done.record)
-            outcome = account.outcomes[0]
-            if done.position in here and _one(account) and read.isdisjoint(w.key for w in outcome.writes):
-                outcome.status, outcome.reads, outcome.writes = status, (), ()
-                done.record = encode_outcomes(account)
-                here[done.position].expired = status == EXPIRED
-                return
-            read |= {r.key for o in account.outcomes for r in o.reads}
-        raise LookupError("no such account")
-
-    return forgery
-
-
-def _of_another(records: Records) -> None:
-    """The header was changed to fit; what the record of its start says was not."""
-    next(r for r in records if type(r) is Started).process = 1
-
-
-class Loss(NamedTuple):
-    """What is done to the journals of these replicas, and what is found."""
-
-    forge: Forgery
-    replicas: Sequence[int]
-    found: str
-
-
-CUT_AWAY = "acknowledged-but-absent unknown-position"
-LOSSES = {
-    "a replica that was killed and came back": Loss(restarted, (1,), ""),
-    "rolled back everywhere": Loss(_crashed_and(rolled_back), EVERYWHERE, ""),
-    "the last positions cut everywhere": Loss(_crashed_and(cut(12)), EVERYWHERE, CUT_AWAY),
-    "the last positions cut at one shard": Loss(_crashed_and(cut(12)), (0, 1, 2), CUT_AWAY),
-    "the last positions cut at most of a shard": Loss(_crashed_and(cut(12)), (1, 2), ""),
-    "the last operation dropped": Loss(_crashed_and(cut(1)), EVERYWHERE, "acknowledged-but-absent"),
-    "no second start": Loss(_crashed_and(without_start), (1,), "damage"),
-    "no start": Loss(without_start, (1,), "damage"),
-    "the journal of another replica": Loss(_of_another, (2,), "damage"),
-    "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),
-    "a used id in every journal": Loss(_at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent mismatch-without-first"),
-}
-"""Of journals that fit one another. What replicas that were down at the end may not have written is counted only."""
-
-
 Events = list[dict[str, Any]]
 
 
@@ -600,7 +485,7 @@ class Forged(folded.Folded):
 
     def _parse(self, segment: sources.SegmentFile, data: bytes) -> list[tuple[str, dict[str, Any]]]:
         whole = msgspec.structs.replace(segment, mark=len(data) - HEADER_BYTES)
-        batches = extract.parse_segment(whole, data)
+        batches = journals.parse_segment(whole, data)
         return [(table, row) for found in batches for table, batch in found.items() for row in batch.to_pylist()]
 
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
@@ -634,15 +519,15 @@ class Forged(folded.Folded):
                 new[name] = case * folded.REPLICAS + value
             elif name == "shard":
                 new[name] = case * folded.SHARDS + value
-            elif name == "destinations":
-                new[name] = [case * folded.SHARDS + shard for shard in value]
+            elif name in ("destinations", "places"):
+                new[name] = [folded.of_case(case, one) for one in value]
             elif name in ("id", "message"):
                 unnamed = name == "id" and value == row.get("gts")
                 number = self.numbers.setdefault(value, len(self.numbers))
                 new[name] = self._version(case, value) if unnamed else folded.message_id(case, number)
             elif name == "timestamp" or (name == "gts" and "single" in row):
                 new[name] = self._timestamp(case, value)
-            elif name in ("gts", "version"):
+            elif name in ("gts", "version", "seen"):
                 new[name] = self._version(case, value)
             elif name == "key":
                 new[name] = b"%d:" % case + value

@@ -152,6 +152,24 @@ class Run:
         self.events.append({**base, "type": "invoke", "at_us": at[0], "asked": asked})
         self.events.append({**base, "type": "ok", "at_us": at[1], **told, "shard": shard, "position": position})
 
+    def look(
+        self,
+        reads: dict[str, Timestamp | None],
+        at: tuple[int, int],
+        *,
+        places: dict[int, int] | None = None,
+        seen: Timestamp | None = None,
+        consistency: str = "",
+        age_us: int = 0,
+    ) -> None:
+        """Somebody read these keys, which stands in no journal: at places of several shards, or at one version."""
+        base = {"process": 99, "id": str(uuid.UUID(bytes=transaction_id(500 + len(self.events)))), "f": "look"}
+        asked = {"consistency": consistency, "age_us": age_us} if consistency else {}
+        told = {key: str(version or ZERO) for key, version in reads.items()}
+        where = {"places": places} if places else {"at": str(seen)}
+        self.events.append({**base, "type": "invoke", "at_us": at[0], **asked})
+        self.events.append({**base, "type": "ok", "at_us": at[1], "version": str(ZERO), "reads": told, **where})
+
     def _deliver(self, number: int, outcomes: dict[int, Outcome]) -> None:
         shards = tuple(outcomes)
         message = AppMessage(message_id(number), shards, b"\x92\x01" if self.single else b"body", MEMBERS[shards[0]][0])

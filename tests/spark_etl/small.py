@@ -12,8 +12,8 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from multicast.types import Timestamp
-from spark_etl import edges
 from spark_etl.checks import sessions
+from spark_etl.frames import edges
 
 STRIDE = 1000
 

@@ -12,9 +12,10 @@ from multicast.journal import Journal
 from multicast.records import SegmentHeader
 from multicast.retention import Retention
 from multicast.runtime.disk import FileDisk
-from spark_etl import schemas, sources
-from spark_etl.inputs import Inputs, understand
-from spark_etl.tables import Tables, extract
+from spark_etl import schemas
+from spark_etl.ingest import sources
+from spark_etl.ingest.inputs import Inputs, understand
+from spark_etl.ingest.tables import Tables, extract
 from tests.spark_etl.runs import SEGMENT, bank_run
 
 

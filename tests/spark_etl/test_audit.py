@@ -12,10 +12,11 @@ import pytest
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
 from multicast.records import Completed, Delivered, Started, Stopped, Submitted
 from multicast.types import FINAL, AppMessage, Timestamp
-from spark_etl.audit import PARTS, Audit
+from spark_etl.audit.runner import PARTS, Audit
 from spark_etl.report import Property, Report, Violation
 from tests.spark_etl import folded
 from tests.spark_etl.forged import Written
+from tests.spark_etl.promised import WRONG
 from tests.spark_etl.runs import MEMBERS, SEGMENT, Run, bank_run, gts, message_id
 
 DELIVERY, TRANSACTIONS = ("delivery",), ("transactions",)
@@ -94,7 +95,7 @@ class Damage(NamedTuple):
     found: str
 
 
-DAMAGES: dict[str, Damage] = {}
+DAMAGES: dict[str, Damage] = {name: Damage(make(), found) for name, (make, found) in WRONG.items()}
 
 BUNDLES, SINGLES = False, True
 """Journals of today, and such whose messages are transactions themselves."""

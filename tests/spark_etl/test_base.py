@@ -14,10 +14,10 @@ from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from multicast import records
 from multicast.records import HEADER_BYTES
-from spark_etl.audit import PARTS, Audit
-from spark_etl.extract import SegmentParser
+from spark_etl.audit.runner import PARTS, Audit
+from spark_etl.ingest.journals import SegmentParser
+from spark_etl.ingest.sources import SegmentFile
 from spark_etl.report import Report
-from spark_etl.sources import SegmentFile
 from tests.kvstore import backups
 from tests.kvstore.live import executed
 from tests.kvstore.test_backup import restored

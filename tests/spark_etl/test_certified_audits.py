@@ -10,8 +10,8 @@ import pytest
 
 from kvstore.simulated.runner import Settings, run_seed
 from multicast import registry
-from spark_etl.audit import Audit
-from spark_etl.case import Case
+from spark_etl.audit.case import Case
+from spark_etl.audit.runner import Audit
 from spark_etl.certify.proof import Proof
 from spark_etl.report import Report
 from tests.spark_etl.forged import FORGERIES, forge

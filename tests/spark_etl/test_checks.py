@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from multicast.types import Timestamp, new_message_id
-from spark_etl import edges, serialization
 from spark_etl.checks import transactions
+from spark_etl.frames import edges
+from spark_etl.search import serialization
 
 READS = "key binary, gts binary, id binary, version binary, shard int, replica int"
 WRITES = "key binary, gts binary, id binary, deleted boolean, value binary, digested boolean, replica int"
+NAMES = "gts binary, id binary, f string"
+STRIDE = 100
+"""Between the versions of two histories."""
 
 
 def gts(number: int) -> bytes:
@@ -27,40 +29,42 @@ def number(version: Any) -> int:
     return Timestamp.decode(bytes(version)).time
 
 
-def frames(spark: Any, history: str) -> tuple[Any, Any]:
-    """(ordered reads, writes) of a history."""
+def frames(spark: Any, *histories: str) -> tuple[Any, Any]:
+    """(ordered reads, writes) of histories, each of which has keys and versions of its own."""
     reads: list[Any] = []
     writes: list[Any] = []
-    for n, transaction in enumerate(history.split("|"), 1):
-        who = gts(n), n.to_bytes(16, "big")
-        for word in transaction.split():
-            kind, key = word[0], word[1].encode()
-            if kind == "r":
-                reads.append((key, *who, gts(int(word[2:])), 0, 0))
-            else:
-                writes.append((key, *who, kind == "d", b"", False, 0))
+    for case, history in enumerate(histories):
+        first = case * STRIDE
+        for n, transaction in enumerate(history.split("|"), first + 1):
+            who = gts(n), n.to_bytes(16, "big")
+            for word in transaction.split():
+                kind, key = word[0], f"{case} {word[1]}".encode()
+                if kind == "r":
+                    version = int(word[2:])
+                    reads.append((key, *who, gts(first + version) if version else bytes(16), 0, 0))
+                else:
+                    writes.append((key, *who, kind == "d", b"", False, 0))
     read_frame, write_frame = spark.createDataFrame(reads, READS), spark.createDataFrame(writes, WRITES)
     return edges.reads_in_order(read_frame, write_frame), write_frame
 
 
-@pytest.mark.parametrize(
-    ("history", "expected"),
-    [
-        ("wx | rx1 wx | rx2", set()),
-        ("rx0 | wx", set()),
-        ("wx | dx | rx0 | wx | rx4", set()),
-        ("wx | wx | rx1", {"stale-read"}),
-        ("wx | rx0", {"stale-read"}),
-        ("wx | dx | rx1", {"stale-read"}),
-        ("wx | rx3 | wx", {"future-read"}),
-        ("wx | rx2 wx", {"future-read"}),
-        ("wx | wy | rx2", {"unwritten-version"}),
-        ("rx7", {"unwritten-version"}),
-    ],
-)
-def test_reads(spark: Any, history: str, expected: set[str]):
-    reads, writes = frames(spark, history)
-    assert {row.name for row in transactions.reads(reads, writes, []).collect()} == expected
+def test_reads(spark: Any):
+    expected = {
+        "wx | rx1 wx | rx2": set(),
+        "rx0 | wx": set(),
+        "wx | dx | rx0 | wx | rx4": set(),
+        "wx | wx | rx1": {"stale-read"},
+        "wx | rx0": {"stale-read"},
+        "wx | dx | rx1": {"stale-read"},
+        "wx | rx3 | wx": {"future-read"},
+        "wx | rx2 wx": {"future-read"},
+        "wx | wy | rx2": {"unwritten-version"},
+        "rx7": {"unwritten-version"},
+    }
+    found: dict[str, set[str]] = {history: set() for history in expected}
+    for row in transactions.reads(*frames(spark, *expected), []).collect():
+        found[list(expected)[UUID(row.transactions[0]).int // STRIDE]].add(row.name)
+    assert found == expected
 
 
 def test_reads_of_a_shard_with_missing_writes_are_not_judged(spark: Any):
@@ -83,39 +87,37 @@ def test_what_is_called_too_late_is_older_than_all_that_is_not(spark: Any):
     assert found.name == "expired-early" and found.transactions[0] == str(UUID(bytes=rows[3][0]))
 
 
-@pytest.mark.parametrize(
-    ("history", "expected"),
-    [
-        ("wx | wx", {"1 ww 2"}),
-        ("wx | rx1", {"1 wr 2"}),
-        ("rx0 | wx", {"1 rw 2"}),
-        ("wx | rx1 | wx", {"1 ww 3", "1 wr 2", "2 rw 3"}),
-        ("wx | rx1 wx", {"1 ww 2", "1 wr 2"}),
-        ("wx | dx | rx0 | wx", {"1 ww 2", "2 wr 3", "2 ww 4", "3 rw 4"}),
-        ("wx | wx | rx1", {"1 ww 2", "1 wr 3", "3 rw 2"}),
-        ("wx | rx9 | wx", {"1 ww 3"}),
-    ],
-)
-def test_dependencies(spark: Any, history: str, expected: set[str]):
-    found = edges.dependencies(*frames(spark, history)).collect()
-    assert {f"{number(e.source)} {edges.KINDS[e.kind]} {number(e.target)}" for e in found} == expected
+def test_dependencies(spark: Any):
+    expected = {
+        "wx | wx": {"1 ww 2"},
+        "wx | rx1": {"1 wr 2"},
+        "rx0 | wx": {"1 rw 2"},
+        "wx | rx1 | wx": {"1 ww 3", "1 wr 2", "2 rw 3"},
+        "wx | rx1 wx": {"1 ww 2", "1 wr 2"},
+        "wx | dx | rx0 | wx": {"1 ww 2", "2 wr 3", "2 ww 4", "3 rw 4"},
+        "wx | wx | rx1": {"1 ww 2", "1 wr 3", "3 rw 2"},
+        "wx | rx9 | wx": {"1 ww 3"},
+    }
+    found: dict[str, set[str]] = {history: set() for history in expected}
+    for e in edges.dependencies(*frames(spark, *expected)).collect():
+        case, source = divmod(number(e.source), STRIDE)
+        found[list(expected)[case]].add(f"{source} {edges.KINDS[e.kind]} {number(e.target) % STRIDE}")
+    assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("history", "expected"),
-    [
-        ("wx wy | rx1 wx | ry1", ""),
-        ("rx2 wy | ry1 wx", "G1c"),
-        ("wx wy | rx1 ry3 | wx wy", "G-single"),
-        ("wx wy | rx1 wy | ry1 wx", "G2-item"),
-    ],
-)
-def test_cycles_get_their_names_and_a_sentence_per_edge(spark: Any, history: str, expected: str):
-    reads, writes = frames(spark, history)
-    ids = [(gts(n), n.to_bytes(16, "big"), "txn") for n in range(1, 4)]
-    names = spark.createDataFrame(ids, "gts binary, id binary, f string")
-    found = serialization.search(edges.dependencies(reads, writes), names, None)
-    assert [cycle.name for cycle in found.cycles] == ([expected] if expected else [])
-    for cycle in found.cycles:
+def test_cycles_get_their_names_and_a_sentence_per_edge(spark: Any):
+    expected = {
+        "wx wy | rx1 wx | ry1": set(),
+        "rx2 wy | ry1 wx": {"G1c"},
+        "wx wy | rx1 ry3 | wx wy": {"G-single"},
+        "wx wy | rx1 wy | ry1 wx": {"G2-item"},
+    }
+    reads, writes = frames(spark, *expected)
+    numbers = [case * STRIDE + n for case in range(len(expected)) for n in range(1, 4)]
+    names = spark.createDataFrame([(gts(n), n.to_bytes(16, "big"), "txn") for n in numbers], NAMES)
+    found: dict[str, set[str]] = {history: set() for history in expected}
+    for cycle in serialization.search(edges.dependencies(reads, writes), names, None).cycles:
+        found[list(expected)[UUID(cycle.operations[0].id).int // STRIDE]].add(cycle.name)
         assert len(cycle.edges) == len(cycle.operations) == len(cycle.sentences)
         assert all("key" in sentence for sentence in cycle.sentences)
+    assert found == expected

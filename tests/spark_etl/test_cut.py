@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvstore.core.audit import Read
-from spark_etl.audit import Audit
+from spark_etl.audit.runner import Audit
 from spark_etl.certify.proof import READS
 from spark_etl.report import NOT_APPLICABLE, VALID
 from tests.spark_etl import certified

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from spark_etl.cycles import CYCLES_MAX, NEVER, Interval, cyclic_nodes, find_cycles
+from spark_etl.search.cycles import CYCLES_MAX, NEVER, Interval, cyclic_nodes, find_cycles
 from tests.spark_etl.brute_cycles import closure, shortest_cycle
 
 

@@ -14,7 +14,7 @@ from kvstore.core.audit import Read, decode_outcomes, encode_outcomes
 from kvstore.simulated.runner import Settings, run_seed
 from multicast.records import HEADER_BYTES, Completed, Delivered, SegmentHeader, scan
 from multicast.types import Timestamp
-from spark_etl.audit import Audit
+from spark_etl.audit.runner import Audit
 from tests.spark_etl.forged import forge
 from tests.spark_etl.runs import SEGMENT, bank_run
 from tests.spark_etl.test_inputs import read

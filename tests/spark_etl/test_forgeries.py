@@ -10,7 +10,8 @@ import pytest
 
 from kvstore.simulated.runner import Settings, run_seed
 from tests.spark_etl import folded
-from tests.spark_etl.forged import FORGERIES, LOSSES, TOLD, Forged
+from tests.spark_etl.forged import FORGERIES, TOLD, Forged
+from tests.spark_etl.losses import LOSSES
 
 PARTS = ("delivery", "transactions", "clients")
 ONE, SHARD = (2,), (0, 1, 2)

@@ -13,11 +13,11 @@ from multicast.protocol import MulticastProtocol
 from multicast.simulation import runner
 from multicast.simulation.runner import Settings
 from multicast.simulation.trace import FrameTrace
-from spark_etl.audit import Audit
+from spark_etl.audit.runner import Audit
 from spark_etl.checks import genuineness
+from spark_etl.ingest.tables import Tables, extract
+from spark_etl.ingest.traces import parse_trace
 from spark_etl.report import Property, Report
-from spark_etl.tables import Tables, extract
-from spark_etl.traces import parse_trace
 from tests.planted.skeen import TellsEverybody
 from tests.spark_etl.runs import MEMBERS, Run, message_id
 

@@ -26,8 +26,8 @@ from multicast.records import (
     encode_record,
 )
 from multicast.types import AppMessage, Timestamp
-from spark_etl import extract, histories, sources
-from spark_etl.inputs import Inputs, Top, behind, understand
+from spark_etl.ingest import histories, journals, sources
+from spark_etl.ingest.inputs import Inputs, Top, behind, understand
 from tests.spark_etl.runs import CLUSTER, MEMBERS, SEGMENT, bank_run, message_id, write_mark
 
 
@@ -49,7 +49,7 @@ def read(run: Path) -> Extracted:
     rows = [
         Row(row, table=table)
         for segment in segments
-        for batches in extract.parse_segment(segment, Path(segment.path).read_bytes())
+        for batches in journals.parse_segment(segment, Path(segment.path).read_bytes())
         for table, batch in batches.items()
         for row in batch.to_pylist()
     ]
@@ -94,9 +94,9 @@ def test_an_installed_snapshot_stands_for_deliveries(run: Path):
     """Between two lives; who has it is not behind."""
     path, before = segment(run, 1), read(run)
     started = next(
-        extract.records.decode_body(kind, body)
-        for _, kind, body in extract.records.scan(path.read_bytes())
-        if kind == extract.records.STARTED
+        journals.records.decode_body(kind, body)
+        for _, kind, body in journals.records.scan(path.read_bytes())
+        if kind == journals.records.STARTED
     )
     installed = Installed(20, Timestamp(10**9, 0), bytes(16), 0, 5)
     batch = [started, installed, Stopped(20, 20, 5), BatchEnd(1)]
@@ -124,6 +124,14 @@ def test_who_is_removed_owes_no_journal_and_who_is_added_does(run: Path):
     assert ["replica 2" in text for text in read(run).inputs.problems] == [True]
 
 
+def test_a_shard_that_not_all_knew_at_first_was_added(run: Path):
+    assert read(run).inputs.added == []
+    path = segment(run, 0)
+    life = [Started(9, 0, 0, {**MEMBERS, 2: (6,)}, "white_box", "fsync", 5), Stopped(13, 13, 7), BatchEnd(1)]
+    path.write_bytes(path.read_bytes() + b"".join(map(encode_record, life)))
+    assert read(run).inputs.added == [2]
+
+
 def test_an_unfinished_batch_beyond_the_mark_is_ignored(run: Path):
     path, whole = segment(run, 1), read(run)
     path.write_bytes(path.read_bytes() + encode_record(BatchEnd(9))[:5])
@@ -143,7 +151,7 @@ def test_zeros_behind_the_last_batch_are_room_that_was_made(run: Path):
 def test_zeros_in_place_of_what_a_replica_vouched_for_are_damage(run: Path):
     path = segment(run, 1)
     data = path.read_bytes()
-    end = next(at for at, kind, _ in extract.records.scan(data) if kind == extract.records.BATCH_END)
+    end = next(at for at, kind, _ in journals.records.scan(data) if kind == journals.records.BATCH_END)
     keep = end + len(encode_record(BatchEnd(0)))
     path.write_bytes(data[:keep] + bytes(len(data) - keep))
     inputs = read(run).inputs
@@ -155,14 +163,14 @@ def test_a_delivery_without_its_payload_says_what_one_with_it_does(run: Path):
     segments = sources.find_segments(run)
 
     def deliveries(data: bytes) -> list[dict[str, Any]]:
-        batches = extract.parse_segment(segments[0], data)
+        batches = journals.parse_segment(segments[0], data)
         rows = [row for found in batches if "deliveries" in found for row in found["deliveries"].to_pylist()]
         return [{name: value for name, value in row.items() if name != "offset"} for row in rows]
 
     data = Path(segments[0].path).read_bytes()
     body = b""
-    for found in extract.records.scan(data):
-        record = extract.records.decode_body(found[1], found[2])
+    for found in journals.records.scan(data):
+        record = journals.records.decode_body(found[1], found[2])
         if type(record) is Delivered:
             m = record.message
             record = DeliveredReference(
@@ -185,7 +193,7 @@ def test_a_journal_cut_between_batches_is_damaged_too(run: Path):
     """Nothing in the file itself says that something is missing; the mark does."""
     path = segment(run, 1)
     data = path.read_bytes()
-    ends = [at for at, kind, _ in extract.records.scan(data) if kind == extract.records.BATCH_END]
+    ends = [at for at, kind, _ in journals.records.scan(data) if kind == journals.records.BATCH_END]
     size = ends[-2] + len(encode_record(BatchEnd(30)))
     path.write_bytes(data[:size])
     inputs = read(run).inputs
@@ -206,7 +214,7 @@ def test_without_a_mark_a_cut_journal_is_that_of_a_killed_replica(run: Path):
 def test_a_flipped_byte_is_named_and_the_rest_is_read(run: Path, mark: bool):
     path = segment(run, 4)
     data = path.read_bytes()
-    at = [at for at, kind, _ in extract.records.scan(data) if kind == extract.records.DELIVERED][3]
+    at = [at for at, kind, _ in journals.records.scan(data) if kind == journals.records.DELIVERED][3]
     flip(path, at + 20)
     if not mark:
         (path.parent / "mark").unlink()
@@ -258,7 +266,7 @@ def test_a_missing_segment_is_named(run: Path):
 
 def test_rows_are_cut_into_batches(run: Path, monkeypatch: pytest.MonkeyPatch):
     whole = read(run).rows
-    monkeypatch.setattr(extract, "BATCH_ROWS", 10)
+    monkeypatch.setattr(journals, "BATCH_ROWS", 10)
     assert sorted(map(str, read(run).rows)) == sorted(map(str, whole))
 
 
@@ -285,8 +293,8 @@ def test_positions_in_the_file_are_those_of_the_records(run: Path):
     for row in found.rows:
         if row.table == "deliveries" and row.replica == 3:
             at = HEADER_BYTES + row.offset
-            scanned = next(extract.records.scan(data, at))
-            record = extract.records.decode_body(scanned[1], scanned[2])
+            scanned = next(journals.records.scan(data, at))
+            record = journals.records.decode_body(scanned[1], scanned[2])
             assert type(record) is Delivered and record.position == row.position
 
 

@@ -12,7 +12,7 @@ import pytest
 import kvstore.core.replica
 from kvstore.core.moves import Moves
 from kvstore.simulated.runner import run_seed
-from spark_etl.audit import Audit
+from spark_etl.audit.runner import Audit
 from tests.planted.moves import CALM, DirtyRowsForgotten
 
 

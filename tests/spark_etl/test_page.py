@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_etl import drawing, html, html_histories, html_parts, names
+import spark_etl
+from spark_etl import names
 from spark_etl.blackbox.compare import public_name
 from spark_etl.blackbox.history import read
 from spark_etl.blackbox.judge import judge
 from spark_etl.blackbox.report import HistoriesReport, HistoryReport
-from spark_etl.html_style import STYLE
+from spark_etl.page import drawing, parts, summary
+from spark_etl.page import histories as histories_page
+from spark_etl.page import run as run_page
+from spark_etl.page.style import STYLE
 from spark_etl.report import (
     Course,
     Edge,
@@ -85,7 +89,7 @@ def report(*violations: Violation, run: str = "run", verdict: str = "violated") 
 
 
 def test_the_page_needs_nothing_else():
-    page = Page(html.page(report(cycle(3))))
+    page = Page(run_page.page(report(cycle(3))))
     links = [value for name, value in page.attributes if name in ("src", "href") and value]
     assert links and all(link.startswith(("#", "data:")) for link in links)
     assert page.tags.count("style") == page.tags.count("script") == 1
@@ -93,17 +97,48 @@ def test_the_page_needs_nothing_else():
 
 def test_the_summary_says_it_all_and_every_property_has_its_section():
     whole = report(cycle(3))
-    page = Page(html.page(whole))
+    page = Page(run_page.page(whole))
     assert "✗ violated" in page.text and "1 found" in page.text
     for number, prop in enumerate(whole.properties):
         assert ("id", f"p{number}") in page.attributes and ("href", f"#p{number}") in page.attributes
         assert prop.name in page.text and names.GUARANTEES[prop.name] in page.text
 
 
+def test_one_line_says_what_was_judged_and_operators_are_told_gaps_and_recovery():
+    whole = report(cycle(3))
+    line = summary.judged(whole)
+    assert line.startswith("804 operations of clients, in 30 s, 6 replicas of 0 shards, 1 life without a clean stop, ")
+    assert line.endswith("something did not hold")
+    told = summary.operators(whole.course)
+    assert told["answers a second"] == "26" and told["longest time without an answer"] == "less than a slice"
+    assert told["p99, worst slice"] == "20 ms" and told["answers after a crash, at most"] == "0 s"
+    whole.course.operations = [p for p in whole.course.operations if not 12.0 <= p.second < 15.0]
+    told = summary.operators(whole.course)
+    assert told["longest time without an answer"] == told["answers after a crash, at most"] == "3 s"
+
+
+def test_what_holds_is_folded_and_transactions_of_a_cycle_have_short_names():
+    one = cycle(3)
+    one.steps[0] = "rt: inc id-0 (version 0-1) was answered at 1700000012.500000 s, before inc id-1 (version 1-1)"
+    whole = report(one)
+    whole.course.began_us = 1_700_000_000_000_000
+    page = Page(run_page.page(whole))
+    assert "rt: T1 was answered at +12.500000 s, before T2" in page.text and "T1: inc" in page.text
+    assert page.text.count("id-0"), "the drawing names it in full"
+    assert run_page.page(whole).count("<details><summary><h2>") == 1, "integrity holds"
+
+
+def test_of_a_long_cycle_the_beginning_and_the_end_are_shown():
+    long = cycle(300)
+    page = Page(run_page.page(report(long)))
+    assert "sentence 0" in page.text and "sentence 299" in page.text and "sentence 150" not in page.text
+    assert "… and 276 more, in the JSON" in page.text
+
+
 def test_nothing_from_a_run_is_markup():
     good = cycle(2)
     good.evidence = [Evidence("a file", "a record", line=1)]
-    plain = Page(html.page(report(good)))
+    plain = Page(run_page.page(report(good)))
     bad = cycle(2, NASTY)
     bad.name = bad.sentence = bad.steps[0] = bad.edges[0].sentence = NASTY
     bad.operations[0] = Operation(NASTY, NASTY, NASTY)
@@ -111,11 +146,11 @@ def test_nothing_from_a_run_is_markup():
     whole = report(bad, run=NASTY)
     whole.problems, whole.notes, whole.input["protocol"] = [NASTY], [NASTY], NASTY
     whole.properties[0].note = NASTY
-    page = Page(html.page(whole))
+    page = Page(run_page.page(whole))
     assert page.tags.count("script") == plain.tags.count("script")
     assert {name for name, _ in page.attributes} == {name for name, _ in plain.attributes}
     assert "<script>alert(1)</script>\"'&\\u202e\\u0000</svg>" in page.text
-    assert "\u202e" not in html.page(whole) and "\x00" not in html.page(whole)
+    assert "\u202e" not in run_page.page(whole) and "\x00" not in run_page.page(whole)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 9, drawing.OPERATIONS_MAX])
@@ -179,16 +214,16 @@ def test_many_replicas_and_crashes_are_drawn_or_counted():
 def test_a_long_text_is_cut_and_what_steers_a_terminal_is_told():
     assert visible("k" * 1_000_000).endswith("k… (1,000,000 characters)") and len(visible("k" * 10**6)) < 2100
     assert visible("\x1b[31mred\x07\u202e\u2066\ud800") == "\\u001b[31mred\\u0007\\u202e\\u2066\\ud800"
-    assert html_parts.esc("key \u05d0\u05d1: 12") == "key <bdi>\u05d0\u05d1</bdi>: 12"
+    assert parts.esc("key \u05d0\u05d1: 12") == "key <bdi>\u05d0\u05d1</bdi>: 12"
     whole = report(cycle(2, "k" * 1_000_000))
     whole.properties[0].examples[0].keys = ["k" * 1_000_000]
-    assert len(html.page(whole)) < 100_000
+    assert len(run_page.page(whole)) < 100_000
 
 
 def test_who_cannot_see_it_is_told():
     bad = cycle(3)
     bad.evidence = [Evidence("f", "text", byte=7)]
-    text = html.page(report(bad, cycle(4)))
+    text = run_page.page(report(bad, cycle(4)))
     page = Page(text)
     ids = [value for name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
@@ -221,7 +256,7 @@ def luminance(colour: str) -> float:
 
 
 def test_names_and_their_meanings_are_those_of_the_readme():
-    text = (Path(html.__file__).parent / "README.md").read_text()
+    text = (Path(spark_etl.__file__).parent / "README.md").read_text()
     section = text.split("## Names\n")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
     said = {name: row[2] for row in rows[1:] for name in re.findall(r"`([\w-]+)`", row[1])}
@@ -238,16 +273,16 @@ def test_a_page_of_histories_draws_every_cycle_and_shows_the_lines(tmp_path: Pat
     files = {path.name: path for path in sorted((Path(__file__).parent / "histories").glob("*.jsonl"))}
     judged = [history_report(name, path) for name, path in files.items()]
     whole = HistoriesReport(str(tmp_path), judged, 1.0)
-    text = html_histories.page(whole, files)
+    text = histories_page.page(whole, files)
     Page(text)
     cycles = [a for one in judged for a in one.anomalies if a.steps and a.edges]
     assert len(cycles) >= 10 and text.count("marker-end") == sum(len(a.steps) for a in cycles)
     assert all(f">{one.history}<" in text for one in judged)
     one = next(one for one in judged if one.anomalies)
-    alone = html_histories.page(HistoriesReport("h", [one], 1.0, directory=False), files)
+    alone = histories_page.page(HistoriesReport("h", [one], 1.0, directory=False), files)
     number = one.anomalies[0].transactions[0]
     line = files[one.history].read_text().splitlines()[number]
-    assert f"{one.history}, line {number + 1}</code></td><td>{html_parts.esc(f'T{number}: {line}')}" in alone
+    assert f"{one.history}, line {number + 1}</code></td><td>{parts.esc(f'T{number}: {line}')}" in alone
     assert one.anomalies[0].text in Page(alone).text
     broken = next(one for one in judged if any(guarantee.violations for guarantee in one.sessions.values()))
     found = next(guarantee for guarantee in broken.sessions.values() if guarantee.violations)
@@ -269,7 +304,7 @@ def test_a_history_with_markup_in_it_stays_text(tmp_path: Path):
     skipped = {"process": 0, "type": "ok", "invoke": 2, "complete": 3, "ops": [["r", NASTY, []]]}
     path.write_text(json.dumps(write) + "\n" + json.dumps(skipped) + "\n")
     one = history_report(path.name, path)
-    page = Page(html_histories.page(HistoriesReport(path.name, [one], 1.0, directory=False), {path.name: path}))
+    page = Page(histories_page.page(HistoriesReport(path.name, [one], 1.0, directory=False), {path.name: path}))
     assert one.verdict == "violated" and page.tags.count("script") == 1 and "b" in page.tags
     assert "<b>.jsonl, line 1" in page.text and "alert(1)" in page.text
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from random import Random
 
 from multicast.types import Timestamp
-from spark_etl import consistency
-from spark_etl.edges import RW, WR, WW
+from spark_etl.frames.edges import RW, WR, WW
+from spark_etl.search import consistency
 from tests.spark_etl import brute_history
 from tests.spark_etl.random_runs import KNOWN, random_run
 

@@ -10,11 +10,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore.api.model import Add, Append, Compare, Delete, DeleteRange, Get, KeyValue, Put, Range, Transaction
+from kvstore.api.model import (
+    Add,
+    Append,
+    Compare,
+    Delete,
+    DeleteRange,
+    Get,
+    KeyValue,
+    Max,
+    Min,
+    Put,
+    Range,
+    Transaction,
+)
 from kvstore.core import audit
 from kvstore.core.execution import Execution, LocalPlan
 from multicast.types import ZERO, Timestamp
-from spark_etl import answered, replay
+from spark_etl.audit import answered
+from spark_etl.checks import replay
 
 LONG = b"long" * 100
 MIDDLE = b"middle" * 10
@@ -41,7 +55,8 @@ def random_transaction(rng: Random) -> Transaction:
         key = rng.choice(KEYS[:2])
         return rng.choice([
             Get(key), Put(key, rng.choice((b"1", b"text", MIDDLE, LONG, b"\xff"))), Delete(key), Append(key, b"x"),
-            Append(key, LONG), Get(b"n"), Add(b"n", 3), Range(b"", 9),
+            Append(key, LONG), Get(b"n"),
+            rng.choice((Add(b"n", 3), Min(b"n", 12), Max(b"n", 12))), Range(b"", 9),
             rng.choice((
                 Range(b"", 9, b"", b"a", b"n", keys_only=True), Range(b"", 9, b"a", reverse=True),
                 Range(b"", 1, count_only=True), DeleteRange(b"", b"b"), DeleteRange(b"a"),

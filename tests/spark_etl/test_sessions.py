@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multicast.types import Timestamp
-from spark_etl import consistency, edges, serialization
 from spark_etl.checks import sessions
+from spark_etl.frames import edges
+from spark_etl.search import consistency, serialization
 from tests.spark_etl import small
 from tests.spark_etl.small import STRIDE, History, Txn, txn
 

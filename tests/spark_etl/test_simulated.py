@@ -12,10 +12,10 @@ from kvstore.core.audit import APPLIED
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.simulated.schedules import play
 from multicast.types import OPTIMISTIC
-from spark_etl.audit import Audit
-from spark_etl.extract import parse_segment
+from spark_etl.audit.runner import Audit
+from spark_etl.ingest.journals import parse_segment
+from spark_etl.ingest.sources import find_segments
 from spark_etl.report import Property, Report
-from spark_etl.sources import find_segments
 
 PARTS = ("delivery", "transactions", "serializability")
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from kvstore.core.audit import Read
 from multicast import records
 from multicast.records import Completed, Delivered, Started, Stopped
-from spark_etl import schemas, stages, tables
+from spark_etl import schemas, stages
+from spark_etl.ingest import tables
 from spark_etl.jobs import app
 from spark_etl.report import Report, from_json
 from tests.spark_etl.runs import MEMBERS, Run, bank_run

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from multicast.records import HEADER_BYTES
-from spark_etl import schemas, tables
-from spark_etl.tables import MANIFEST, Unreadable, check_tables, extract
+from spark_etl import schemas
+from spark_etl.ingest import tables
+from spark_etl.ingest.tables import MANIFEST, Unreadable, check_tables, extract
 from tests.spark_etl.runs import SEGMENT, Run, bank_run, write_mark
 
 
@@ -147,8 +148,8 @@ def test_a_file_of_a_newer_version_is_refused(run: Path, tmp_path: Path):
     extract(run, out)
     path = next((out / "journal" / "table=reads").glob("r0*"))
     table = pq.read_table(path, partitioning=None)
-    pq.write_table(table.replace_schema_metadata({schemas.VERSION_KEY: "7"}), path)
-    with pytest.raises(Unreadable, match="has schema version 7"):
+    pq.write_table(table.replace_schema_metadata({schemas.VERSION_KEY: "8"}), path)
+    with pytest.raises(Unreadable, match="has schema version 8"):
         check_tables(out)
 
 

@@ -14,11 +14,12 @@ from pyspark.sql import functions as F
 from kvstore.api.model import Add, Append, Get, Operation, OperationResult, Result, Transaction
 from kvstore.http import errors
 from multicast.types import Timestamp
-from spark_etl import frames, schemas
+from spark_etl import schemas
 from spark_etl.checks import bank as bank_checks
 from spark_etl.checks import workloads
-from spark_etl.columns import union
-from spark_etl.histories import parse_history
+from spark_etl.frames import relations
+from spark_etl.frames.columns import union
+from spark_etl.ingest.histories import parse_history
 from tests.client_sdk.fake import FakeCluster
 from workloads import bank, invariants
 
@@ -146,7 +147,7 @@ def test_every_workload_shows_the_bug_that_it_is_about_and_accuses_no_correct_st
         batches = parse_history(str(number), path.read_bytes())
         for batch in batches:
             rows += [tuple(row.values()) for row in batch.to_pylist(maps_as_pydicts="strict")]
-    operations = frames.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
+    operations = relations.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
     owner = {row.id.hex(): int(row.file) for row in operations.select("id", "file").collect()}
     found: dict[int, set[str]] = {number: set() for number in range(len(FINDS))}
     checks = [check(operations) for _, check in workloads.INVARIANTS.values()]

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from spark_etl import frames, schemas
+from spark_etl import schemas
 from spark_etl.checks import workloads
+from spark_etl.frames import relations
 from tests.spark_etl.brute_workloads import Operation, broken, random_operations
 
 RANDOM_RUNS = int(os.environ.get("RANDOM_RUNS", "300"))
@@ -101,7 +102,7 @@ def judged(spark: Any, lines: list[dict[str, Any]]) -> dict[int, set[str]]:
     """Case -> names."""
     names = schemas.HISTORY.fieldNames()
     rows = [tuple(row.get(name) for name in names) for row in lines]
-    operations = frames.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
+    operations = relations.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
     found: dict[int, set[str]] = {}
     for _, check in workloads.INVARIANTS.values():
         for row in check(operations).collect():

@@ -12,14 +12,24 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from typer.main import get_command
 
 import kvstore
-from client_sdk import requests
-from kvstore import config
-from kvstore.cli import STATUS_HEADINGS
+from client_sdk import Client, locks_cli, rights_cli
+from client_sdk import cli as client_cli
+from client_sdk.etcd_cli import INSTEAD
+from client_sdk.keyspace import Keyspace
+from kvstore import cli as server_cli
+from kvstore import cluster_cli, config
+from kvstore.cli import COMPLETE
+from kvstore.cluster_cli import STATUS_HEADINGS
+from kvstore.console import UserError, together
+from kvstore.top import HEADINGS
+from multicast.types import Timestamp
 from tests.house import ROOT
 from tests.kvstore.live import running_cluster
 from workloads.cli import main
@@ -141,7 +151,7 @@ def test_ranges(shell: Shell) -> None:
 def test_a_scan_of_up_to_a_thousand_keys_is_one_point_in_time(shell: Shell) -> None:
     puts = [{"op": "put", "key": f"many/{i:03}", "value": ""} for i in range(150)]
     assert shell.data("txn", json.dumps({"success": puts})).status == 0
-    with patch.object(requests, "page", wraps=requests.page) as page:
+    with patch.object(Keyspace, "page", autospec=True, side_effect=Keyspace.page) as page:
         assert len(shell.data("scan", "many/").out.splitlines()) == 150
     assert page.call_count == 1
 
@@ -205,6 +215,80 @@ def test_status_shows_every_replica(shell: Shell) -> None:
     assert replica["pid"] == int(line.split()[3]) and replica["position"] >= 0
 
 
+def test_top_shows_what_replicas_do_between_two_looks(shell: Shell) -> None:
+    url = config.load(shell.directory).replicas[0].url
+    head, line = shell("top", url.removeprefix("http://"), "--once", "--interval", "0.1").out.splitlines()
+    assert head.split() == list(HEADINGS)
+    words = " ".join(line.split())
+    assert re.fullmatch(r"0 0 member ready [0-9]+ 0 .* 0 0\.0ms [0-9.]+ms 0M [0-9]+M [0-9]+[MG] ok", words)
+    [row] = json.loads(shell("top", str(shell.directory), "--once", "--interval", "0.1", "-o", "json").out)
+    assert row["id"] == 0 and row["requests_per_second"] > 0 and row["memory_bytes"] > 1_000_000
+
+
+def test_a_lock_is_held_while_a_command_runs_which_knows_its_token(shell: Shell, tmp_path: Path) -> None:
+    look = f"import os, sys; open({str(tmp_path / 'told')!r}, 'a').write(os.environ['KVSTORE_LOCK_TOKEN'] + ' ')"
+    for command in (("lock", "l"), ("lock", "l"), ("elect", "e", "me")):
+        with_command = (*command, "--cluster", str(shell.directory), "--", sys.executable, "-c", f"{look}; sys.exit(7)")
+        assert shell(*with_command).status == 7
+    tokens = [Timestamp.parse(text) for text in (tmp_path / "told").read_text().split()]
+    assert tokens == sorted(set(tokens)) and len(tokens) == 3
+    with Client(shell.directory) as client, client.lock("l", ttl=1):
+        assert "others were before" in error_of(shell.data("lock", "l", "--wait", "0.2"))
+
+
+def test_a_command_whose_lock_is_lost_is_ended(tmp_path: Path) -> None:
+    mark = tmp_path / "went on"
+    with pytest.raises(UserError, match="another may have it: sh was ended"):
+        locks_cli._run(["sh", "-c", f"sleep 60; touch {mark}"], "1-0", lambda: True)
+    with pytest.raises(UserError, match="another may have it by now"):
+        locks_cli._hold(lambda: True)
+    assert not mark.exists() and locks_cli._run(["sh", "-c", "kill -9 $$"], "1-0", lambda: False) == 128 + 9
+
+
+def test_what_etcdctl_calls_otherwise_is_known(shell: Shell, tmp_path: Path) -> None:
+    url = config.load(shell.directory).replicas[0].url
+    assert shell("member", "list", "--endpoints", url).out.split() == ["0", "0", url]
+    assert shell.data("endpoint", "health").out == f"{url} is ready\n"
+    assert json.loads(shell.data("endpoint", "status", "-o", "json").out)[0]["url"] == url
+    nobody = shell("endpoint", "health", "--cluster", "127.0.0.1:1")
+    assert "no replica says what its cluster is" in error_of(nobody)
+    assert shell.data("snapshot", "save", str(tmp_path / "saved")).status == 0
+    assert json.loads(shell("snapshot", "status", str(tmp_path / "saved"), "-o", "json").out)["shards"] == 1
+    shell.data("put", "e/1", "v")
+    assert shell.data("get", "--prefix", "e/").out == "e/1\tv\n"
+    lease = json.loads(shell.data("lease", "grant", "60", "-o", "json").out)["id"]
+    assert shell.data("lease", "keep-alive", lease, "--once").status == 0
+    assert json.loads(shell.data("lease", "revoke", lease, "-o", "json").out) == {"revoked": True}
+    for command, sentence in INSTEAD.items():
+        assert error_of(shell(*command.split(), "some", "--thing")) == f"error: {sentence}\n"
+
+
+def commands(group: Any, name: str = "kvstore") -> Iterator[tuple[str, Any]]:
+    """(name, command) of everything that can be run."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+def test_every_command_that_prints_a_result_prints_it_for_programs() -> None:
+    groups = (cluster_cli.app, server_cli.app, client_cli.app, locks_cli.app, rights_cli.app)
+    silent = {"kvstore serve", "kvstore completion"}  # its log, and a script
+    hidden = {"kvstore auth enable", "kvstore auth status", *(f"kvstore {command}" for command in INSTEAD)}
+    found = dict(commands(get_command(together(*groups))))
+    without = {name for name, command in found.items() if "--output" not in {o for p in command.params for o in p.opts}}
+    assert without - hidden == silent and len(found) > 40
+
+
+def test_a_shell_completes_commands(alone: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bash", "zsh", "fish"):
+        assert COMPLETE in alone("completion", name).out
+    for variable, value in (("COMP_WORDS", "kvstore clu"), ("COMP_CWORD", "1"), (COMPLETE, "complete_bash")):
+        monkeypatch.setenv(variable, value)
+    assert alone().out.split() == ["cluster"]
+
+
 def test_a_url_names_a_cluster_too(shell: Shell) -> None:
     url = config.load(shell.directory).replicas[0].url
     assert shell("put", "u", "1", "--cluster", url).status == 0
@@ -258,7 +342,8 @@ def test_nobody_there_is_status_1(alone: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("get",), "Missing argument"),
+        (("put",), "Missing argument"),
+        (("get", "--cluster", "127.0.0.1:1"), "Missing argument"),
         (("get", "k"), "Missing option '--cluster'"),
         (("get", "k", "--cluster", "/nowhere"), "neither a URL, nor host:port, nor the directory of a cluster"),
         (("get", "k", "--clutser", "x"), "No such option"),

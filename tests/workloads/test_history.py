@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from kvstore.api.model import Consistency
 from kvstore.core.audit import HistoryEvent
 from multicast.types import Timestamp, new_message_id
-from workloads.history import HistoryWriter
+from workloads.history import HistoryWriter, read_where
 
 
 def read(path: Path) -> list[HistoryEvent]:
@@ -48,3 +50,22 @@ def test_histories_are_never_mixed(tmp_path: Path) -> None:
     assert names == ["bank.jsonl", "bank-2.jsonl", "bank-3.jsonl"]
     with pytest.raises(FileExistsError):
         HistoryWriter(tmp_path / "history" / "bank.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("read_at", "consistency", "where"),
+    [
+        ("1/7/5-0", "linearizable", {"shard": 1, "position": 7}),
+        ("1/0/5-0", "linearizable", {"shard": 1, "position": 0}),
+        ("1/0/5-0", "stale", {"shard": 1, "position": 0}),
+        ("1/0/0-0", "stale", {"places": {1: 0}}),
+        ("1/7/5-0", "snapshot", {"places": {1: 7}}),
+        ("0/3,1/7", "linearizable", {"places": {0: 3, 1: 7}}),
+        ("", "linearizable", {"shard": 0}),
+        ("", "snapshot", {"at": "5-0"}),
+    ],
+)
+def test_a_read_without_an_id_says_where_it_was_read(read_at: str, consistency: Consistency, where: Any) -> None:
+    """Position 0: ordered, unless nothing was ever delivered there."""
+    version = Timestamp.parse((read_at or "//5-0").rpartition("/")[2]) if "," not in read_at else Timestamp(5, 0)
+    assert read_where(read_at, consistency, version) == where

@@ -154,7 +154,7 @@ class Cluster:
         shards, replicas = self.shards, self.replicas_per_shard
         code = await execute(
             "kvstore", "cluster", "init", str(self.directory), "--shards", str(shards), "--replicas", str(replicas),
-            "--protocol", self.protocol, "--base-port", str(free_base_port(shards * replicas + ROOM)),
+            "--protocol", self.protocol, "--base-port", str(free_base_port(shards * replicas + ROOM, apart=True)),
         )  # fmt: skip
         if code:
             raise NemesisFailed(f"kvstore cluster init: exit status {code}")

@@ -1,7 +1,9 @@
-"""What operators do with the cluster meanwhile: slots move, backups are made and verified, members come and go.
+"""What operators do with the cluster meanwhile: slots move, backups are made and verified, members come and go, and
+once a shard is added, to which slots move, too.
 
 What fails under faults is counted, for it may be asked for again; a backup that says it was made must be whole.
-Who is added to a shard is removed from it soon after; no fault meets it, and nothing stands between it and the others.
+Who is added to a shard is removed from it soon after, an added shard stays; no fault meets those, and nothing stands
+between them and the others.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from multicast import registry
 from multicast.types import GroupId
 from workloads.nemesis.cluster import Cluster, execute
 
-MOVES, BACKUPS, MEMBERS = "moves", "backups", "members"
-KINDS = (MOVES, BACKUPS, MEMBERS)
+MOVES, BACKUPS, MEMBERS, GROWTH = "moves", "backups", "members", "growth"
+KINDS = (MOVES, BACKUPS, MEMBERS, GROWTH)
 MOVED_SLOTS_MAX = 3_000
-PAUSE_SECONDS = {MOVES: (0.5, 3.0), BACKUPS: (2.0, 10.0), MEMBERS: (1.0, 8.0)}
+PAUSE_SECONDS = {MOVES: (0.5, 3.0), BACKUPS: (2.0, 10.0), MEMBERS: (1.0, 8.0), GROWTH: (5.0, 20.0)}
+FOUNDERS = (1, 3)
+"""An added shard begins with so many replicas."""
 STAY_SECONDS = (0.5, 8.0)
 END_SECONDS = 10.0
 
@@ -41,11 +45,14 @@ class Operations:
         self._seed = seed
         self._say = say
         self._complain = complain
+        self._grown: tuple[GroupId, ...] = ()
+        self._changing = asyncio.Lock()
         specification = registry.load(cluster.protocol).specification
         possible: dict[str, tuple[str, Callable[[random.Random], Awaitable[bool | None]], bool]] = {
             MOVES: ("moves of slots", self._move, cluster.shards > 1),
             BACKUPS: ("backups", self._back_up, True),
             MEMBERS: ("members added and removed", self._come_and_go, specification.changes_members),
+            GROWTH: ("shards added", self._grow, specification.changes_members),
         }
         self._chosen = {kind: possible[kind] for kind in kinds if possible[kind][2]}
         self.outcomes = {name: Counter(ok=0, failed=0, unknown=0) for name, _, _ in self._chosen.values()}
@@ -68,7 +75,7 @@ class Operations:
         if shard_map is None:
             return None
         source = shard_map.slots[first]
-        target = rng.choice([shard for shard in range(self._cluster.shards) if shard != source])
+        target = rng.choice([shard for shard in (*range(self._cluster.shards), *self._grown) if shard != source])
         last = first
         while last + 1 < SLOTS and last < first + many and shard_map.slots[last + 1] == source:
             last += 1
@@ -92,25 +99,43 @@ class Operations:
     async def _come_and_go(self, rng: random.Random) -> bool:
         shard = rng.randrange(self._cluster.shards)
         self._say(f"a replica is added to shard {shard}")
-        added = await self._execute("cluster", "add-replica", str(shard))
+        added = await self._change("add-replica", str(shard))
         guests = self._guests(shard)
         if not guests:
             return False
         await asyncio.sleep(rng.uniform(*STAY_SECONDS))
         self._say(f"replica {guests[-1]} is removed from shard {shard}")
-        return await self._execute("cluster", "remove-replica", str(guests[-1])) and added
+        return await self._change("remove-replica", str(guests[-1])) and added
+
+    async def _grow(self, rng: random.Random) -> bool | None:
+        """Once."""
+        if self._grown:
+            return None
+        many = rng.choice(FOUNDERS)
+        self._say(f"a shard of {many} replicas is added")
+        if not await self._change("add-shard", "--replicas", str(many)):
+            return False
+        self._grown = config.load(self._cluster.directory).added_shards
+        return True
 
     def _guests(self, shard: GroupId | None = None) -> list[int]:
         """Who was added to this shard, or to any, and not removed."""
         present = config.load(self._cluster.directory).present
         return [replica.id for replica in present if replica.added and shard in (None, replica.shard)]
 
+    async def _change(self, command: str, *arguments: str) -> bool:
+        """Of the members or shards, which stand in one file: one at a time."""
+        async with self._changing:
+            return await self._execute("cluster", command, *arguments)
+
     async def _execute(self, group: str, command: str, *arguments: str) -> bool:
         return not await execute("kvstore", group, command, str(self._cluster.directory), *arguments)
 
     def close(self) -> None:
-        """No process is left of those who were added."""
-        for guest in self._guests():
+        """No process is left of those who were added, to a shard or with one."""
+        known = config.load(self._cluster.directory)
+        founders = [replica.id for replica in known.present if replica.shard in known.added_shards]
+        for guest in dict.fromkeys([*self._guests(), *founders]):
             handle = Handle.of(config.replica_directory(self._cluster.directory, guest))
             if handle is not None:
                 handle.send(signal.SIGKILL)

@@ -1,0 +1,64 @@
+"""Values that are not bytes: how `with_codec` of the clients writes and reads them.
+
+    from client_sdk import Client, codecs
+
+    class Account(msgspec.Struct):                              # or a dataclass, dict[str, int], list[str], ...
+        owner: str
+        balance: int
+
+    accounts = client.namespace("account/").with_codec(codecs.json(Account))
+    accounts.put("ann", Account("Ann", 100))
+    found = accounts.get("ann")                                 # found.value is an Account
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar, get_origin
+
+import msgspec
+
+from client_sdk.errors import Undecodable
+from client_sdk.operations import as_bytes, of_type
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Codec(Generic[T]):
+    """encode: a value's bytes; TypeError for a value of another type. decode: the reverse; ValueError."""
+
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+
+    def read(self, key: bytes, data: bytes) -> T:
+        """The value of a key. Undecodable names the key."""
+        try:
+            return self.decode(data)
+        except ValueError as error:
+            raise Undecodable(f"{key!r}: {error}", field="value") from error
+
+
+def json(kind: type[T]) -> Codec[T]:
+    """As JSON: whatever msgspec knows to read as this type."""
+    return Codec(_checking(kind, msgspec.json.Encoder().encode), msgspec.json.Decoder(kind).decode)
+
+
+def msgpack(kind: type[T]) -> Codec[T]:
+    """The same as MessagePack, which is shorter and takes bytes as they are."""
+    return Codec(_checking(kind, msgspec.msgpack.Encoder().encode), msgspec.msgpack.Decoder(kind).decode)
+
+
+def _checking(kind: type[T], encode: Callable[[T], bytes]) -> Callable[[T], bytes]:
+    """What would not be read again is not written."""
+    plain = get_origin(kind) or kind
+
+    def checked(value: T) -> bytes:
+        return encode(of_type("value", value, plain) if isinstance(plain, type) else value)
+
+    return checked
+
+
+TEXT: Codec[str] = Codec(lambda text: as_bytes("value", of_type("value", text, str)), bytes.decode)
+RAW: Codec[bytes] = Codec(lambda data: of_type("value", data, bytes), bytes)

@@ -1,0 +1,152 @@
+"""Whose data lies in a replica's directory: `DIR/replicas/<id>/identity.json`.
+
+`create` leaves it there before a replica's first start, so that a directory without it is known to be lost; `claim`
+finds what is there to be this replica's own, before anything of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from kvstore.config import (
+    CLUSTER_FILE,
+    FORMAT,
+    ClusterConfig,
+    ConfigError,
+    ReplicaConfig,
+    decode,
+    json_text,
+    replica_directory,
+    save,
+    write_atomically,
+)
+from multicast import registry
+from multicast.parts.rejoin import can_return
+from multicast.types import GroupId, ProcessId
+
+IDENTITY_FILE = "identity.json"
+
+
+class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """started: the replica has run, so its journal is not empty. lost_disk: it came back without its disk
+    (`serve --lost-disk`) and began a new journal."""
+
+    format: int
+    cluster_id: str
+    replica: ProcessId
+    shard: GroupId
+    protocol: str
+    started: bool = True
+    lost_disk: bool = False
+
+
+def create(directory: Path, config: ClusterConfig, new: Iterable[ReplicaConfig] = ()) -> Path:
+    """Make `directory` with `cluster.json`, and the identities of `new`, else of all, that have not run; the path."""
+    for replica in new or config.replicas:
+        home = replica_directory(directory, replica.id)
+        home.mkdir(parents=True, exist_ok=True)
+        path = home / IDENTITY_FILE
+        if not path.exists() or not read(home).started:
+            write_atomically(path, json_text(_identity(config, replica.id, started=False)))
+    return save(directory, config)
+
+
+def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_disk: bool = False) -> Path:
+    """The replica's directory. ConfigError if it is somebody else's, or if what was in it is gone.
+
+    lost_disk: that is known; the replica is to come back without it. Then its directory is made anew and marked, so
+    that it is said once. ConfigError if the directory is intact, or the cluster cannot take such a replica back.
+    """
+    home = replica_directory(directory, replica_id)
+    path = home / IDENTITY_FILE
+    own = _identity(config, replica_id)
+    if lost_disk:
+        _check_lost_disk(home, config, replica_id)
+    if not path.exists():
+        if not lost_disk and not has_data(home):
+            raise ConfigError(f"{home} is missing or empty: {lost_disk_remedy(directory, config, replica_id)}")
+        home.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json_text(msgspec.structs.replace(own, lost_disk=lost_disk)))
+        return home
+    found = read(home)
+    if found.cluster_id != own.cluster_id:
+        raise ConfigError(
+            f"{home} belongs to cluster {found.cluster_id}, not to {own.cluster_id}; nothing in it was changed"
+        )
+    for name in ("replica", "shard", "protocol"):
+        if getattr(found, name) != getattr(own, name) and (found.started or name == "replica"):
+            raise ConfigError(
+                f"{home} holds the data of {name} {getattr(found, name)}, but {CLUSTER_FILE} says "
+                f"{getattr(own, name)}; nothing in it was changed"
+            )
+    if not found.started and own != msgspec.structs.replace(found, started=True):
+        write_atomically(path, json_text(msgspec.structs.replace(own, started=False)))  # changed before its first start
+    if lost_disk and not found.lost_disk:
+        write_atomically(path, json_text(msgspec.structs.replace(found, started=True, lost_disk=True)))
+    return home
+
+
+def read(home: Path) -> Identity:
+    """Of a directory that has one."""
+    path = home / IDENTITY_FILE
+    found: Identity = decode(path.read_bytes(), Identity, str(path), FORMAT)
+    return found
+
+
+def mark_started(home: Path) -> None:
+    """From now on an empty journal is a lost one. Durable on return."""
+    found = read(home)
+    if not found.started:
+        write_atomically(home / IDENTITY_FILE, json_text(msgspec.structs.replace(found, started=True)))
+
+
+def lost_disk_remedy(directory: Path, config: ClusterConfig, replica_id: ProcessId) -> str:
+    """What to do about a replica whose data is gone."""
+    problem = cannot_return(config, replica_id)
+    if problem:
+        return f"this replica has run before and its data is gone, and it cannot come back without it: {problem}"
+    return (
+        "what this replica has promised the others is gone, so it must not start as if it were new; if its disk is "
+        f"lost, start it once with: kvstore serve --dir {directory} --replica {replica_id} --lost-disk"
+    )
+
+
+def _identity(config: ClusterConfig, replica_id: ProcessId, started: bool = True) -> Identity:
+    return Identity(
+        format=FORMAT,
+        cluster_id=config.cluster_id,
+        replica=replica_id,
+        shard=config.replica(replica_id).shard,
+        protocol=config.protocol,
+        started=started,
+    )
+
+
+def has_data(home: Path) -> bool:
+    """Whether a journal or data lie there."""
+    return any(path.is_file() for name in ("journal", "data") for path in (home / name).glob("*"))
+
+
+def cannot_return(config: ClusterConfig, replica_id: ProcessId) -> str:
+    """Why the cluster cannot take this replica back without its disk; empty if it can."""
+    if not registry.load(config.protocol).specification.survives_lost_disk:
+        return f"the protocol {config.protocol} does not survive the loss of a disk"
+    shard = config.replica(replica_id).shard
+    replicas = len(config.shards[shard])
+    if not can_return(replicas):
+        return f"shard {shard} has {replicas} replica(s), and without this one no majority is left that remembers"
+    return ""
+
+
+def _check_lost_disk(home: Path, config: ClusterConfig, replica_id: ProcessId) -> None:
+    problem = cannot_return(config, replica_id)
+    if problem:
+        raise ConfigError(f"--lost-disk: {problem}")
+    if has_data(home):
+        raise ConfigError(
+            f"--lost-disk: {home} holds a journal or data, which it would forget; start without this option, or, if it "
+            "is damaged, move the directory away first; nothing in it was changed"
+        )

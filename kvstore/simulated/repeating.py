@@ -1,0 +1,112 @@
+"""What clients of a simulated cluster were told is asked again when all is over, under the same ids, through any
+replica: the same must be told, nothing else may be done under these ids, and a lookup must find them. So what replicas
+remember is judged by what it is for, wherever the keys have gone meanwhile."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from kvstore.api.model import Get, Transaction
+from kvstore.core.messages import Answered, Execute, Lookup, Refused
+from kvstore.core.requests import REMEMBERED_WINDOWS
+from kvstore.simulated.clients import Operated, Workload
+from multicast.types import ZERO, created_us
+
+REPEATED_MAX = 8
+WAIT_US = 20_000_000
+
+_Asked = tuple[Operated, Execute | Lookup]
+
+
+class Repetitions:
+    """Of some operations, drawn from the seed."""
+
+    def __init__(self, workload: Workload, seed: str):
+        self._workload = workload
+        self._rng = random.Random(f"{seed}/repeating")
+        self._open: dict[int, _Asked] = {}
+        self._answers: list[tuple[_Asked, int, Answered | Refused]] = []
+
+    def judge(self) -> None:
+        """Ask, wait, and report in the world what is wrong. The holder of a token may have lost his rights."""
+        rng, world = self._rng, self._workload.world
+        found = self._workload.history.operations.values()
+        owned = [op for op in found if op.unnamed is None and not op.contested and not op.transaction.by]
+        known = [op for op in owned if op.result or _was_impossible(op)]
+        drawn = rng.sample(known, min(REPEATED_MAX, len(known)))
+        for operation in drawn:
+            self._ask(operation, Execute(operation.id, operation.transaction))
+            self._ask(operation, Lookup(operation.id))
+        world.run_while(lambda: bool(self._open), WAIT_US)
+        for operation in drawn:
+            self._ask(operation, Execute(operation.id, _something_else(operation.transaction, rng)))
+        world.run_while(lambda: bool(self._open), WAIT_US)
+        newest = max([store.complete_to for store in self._workload.cluster.stores.values()], default=ZERO)
+        for operation, request in self._open.values():
+            if not self._may_be_forgotten(operation, newest.time):  # else who remembers waits for those who do not
+                world.report("repetitions", f"{_name(operation, request)} is not answered, when all is over")
+        for (operation, request), at_us, answer in self._answers:
+            if not self._is_right(operation, request, answer, at_us, newest.time):
+                world.report("repetitions", f"{_name(operation, request)} is answered {answer}, when all is over")
+
+    def _ask(self, operation: Operated, request: Execute | Lookup) -> None:
+        world, number = self._workload.world, len(self._open) + len(self._answers)
+        asked = self._open[number] = (operation, request)
+
+        def answered(answer: Any) -> None:
+            if self._open.pop(number, None) is not None:
+                self._answers.append((asked, world.now, answer))
+
+        replicas = [pid for pid in world.topology.processes if world.node(pid).up]
+        world.request(self._rng.choice(replicas), request, answered)
+
+    def _may_be_forgotten(self, operation: Operated, newest_us: int) -> bool:
+        """Replicas do not forget at one instant. newest_us: of the last timestamp in any log."""
+        kept_us = REMEMBERED_WINDOWS * self._workload.cluster.options.dedup_window_us
+        return 0 < kept_us < newest_us - created_us(operation.id)
+
+    def _is_right(
+        self, operation: Operated, request: Execute | Lookup, answer: Any, at_us: int, newest_us: int
+    ) -> bool:
+        """at_us: when it was answered. newest_us: see `_may_be_forgotten`."""
+        window_us, created = self._workload.cluster.options.dedup_window_us, created_us(operation.id)
+        if isinstance(request, Lookup):
+            if isinstance(answer, Refused):
+                return answer.code == "unknown_or_forgotten" and self._may_be_forgotten(operation, newest_us)
+        elif isinstance(answer, Refused):
+            if answer.code == "id_expired":  # clocks differ by up to half a window
+                return 0 < window_us < 2 * (at_us - created)
+            reused = answer.code == "id_reused" and request.transaction != operation.transaction
+            return reused or answer.code == "id_in_future"
+        elif request.transaction != operation.transaction:
+            return False
+        if operation.result is None:
+            return bool(answer.result.failure)
+        return same_answer(operation, answer)
+
+
+def same_answer(operation: Operated, second: Answered) -> bool:
+    """Whether a repetition was told the same, as far as the result was not too large."""
+    told = operation.result
+    if told is None or operation.results_omitted or second.results_omitted:
+        return told is None or (told.version, told.succeeded) == (second.result.version, second.result.succeeded)
+    return told == second.result
+
+
+def _was_impossible(operation: Operated) -> bool:
+    """Whether its client was told so."""
+    return operation.failed and not operation.refused
+
+
+def _something_else(transaction: Transaction, rng: random.Random) -> Transaction:
+    """Of one of its keys; with a cut or a range it has all."""
+    parts = (*transaction.compare, *transaction.success, *transaction.failure)
+    return Transaction(success=(Get(rng.choice([getattr(part, "key", b"key/0") for part in parts])), Get(b"key/1")))
+
+
+def _name(operation: Operated, request: Execute | Lookup) -> str:
+    what = f"{operation.f} {operation.id.hex()}, which was answered {operation.result or 'that it is impossible'},"
+    if isinstance(request, Lookup):
+        return f"a lookup of {what}"
+    return what if request.transaction == operation.transaction else f"something else under the id of {what}"

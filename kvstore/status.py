@@ -1,0 +1,115 @@
+"""How the replicas of a cluster are: what each says of itself, asked by its directory or by the address of one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvstore.api.cluster import ClusterJson, decode_cluster
+from kvstore.cluster import ClusterError, fetch, open_cluster
+from kvstore.config import CLUSTER_FILE, ClusterConfig, replica_directory
+from kvstore.process import is_here, running
+
+ASKED_AT_ONCE = 32
+
+
+class ReplicaStatus(msgspec.Struct):
+    """One line of `kvstore cluster status`. pid: of the process on this machine. state: "ready", "not ready", "not
+    answering", "denied" (it wants a token, or another one), or "down": it is known that no process runs."""
+
+    id: int
+    shard: int
+    url: str
+    pid: int | None
+    state: str
+    role: str
+    position: int | None
+    details: dict[str, Any] = {}
+
+
+def _directory_of(target: str | Path) -> Path | None:
+    """None: it is no directory, but addresses."""
+    known = ":" not in str(target) or (Path(target) / CLUSTER_FILE).exists()
+    return Path(target) if known else None
+
+
+def urls_of(target: str | Path) -> list[str]:
+    """Of the replicas that may be asked first: those of a cluster's directory, or these: URLs or host:port, with
+    commas. ConfigError."""
+    directory = _directory_of(target)
+    if directory is not None:
+        return [replica.url for replica in open_cluster(directory).present]
+    parts = [part.strip() for part in str(target).split(",")]
+    return [(part if "://" in part else f"http://{part}").rstrip("/") for part in parts]
+
+
+def described(urls: Sequence[str]) -> ClusterJson:
+    """What the first that answers says of its cluster. ClusterError."""
+    why = "there is no replica"
+    for url in urls:
+        try:
+            status, body = fetch(f"{url}/v1/cluster")
+            if status == 200:
+                return decode_cluster(body)
+            why = f"{url}: {body.decode(errors='replace')[:300]}"
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            why = f"{url}: {error}"
+    raise ClusterError(f"no replica says what its cluster is: {why}")
+
+
+def statuses(target: str | Path) -> list[ReplicaStatus]:
+    """Every replica, whether it runs or not: of the cluster with this directory, or one of whose replicas' addresses
+    this is. ClusterError, ConfigError."""
+    directory = _directory_of(target)
+    if directory is not None:
+        config = open_cluster(directory)
+        asked = [partial(_local, directory, config, replica.id) for replica in config.present]
+    else:
+        urls = urls_of(target)
+        told = described(urls)
+        asked = [
+            partial(_asked, told.cluster_id, ReplicaStatus(r.id, shard.id, r.url, None, "not answering", "", None))
+            for shard in told.shards
+            for r in shard.replicas
+        ]
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as together:
+        return [line.result() for line in [together.submit(ask) for ask in asked]]
+
+
+def _local(directory: Path, config: ClusterConfig, replica_id: int) -> ReplicaStatus:
+    """A process of another machine is not seen, but may answer."""
+    replica = config.replica(replica_id)
+    pid = running(replica_directory(directory, replica_id))
+    line = _asked(config.cluster_id, ReplicaStatus(replica_id, replica.shard, replica.url, pid, "down", "", None))
+    if line.state == "down" and (pid is not None or not is_here(replica.host)):
+        line.state = "not answering"
+    return line
+
+
+def _asked(cluster_id: str, line: ReplicaStatus) -> ReplicaStatus:
+    with contextlib.suppress(OSError, ValueError, msgspec.DecodeError, KeyError):
+        status, body = fetch(f"{line.url}/v1/cluster")
+        if status in (401, 403):
+            line.state = "denied"
+            return line
+        answer = msgspec.json.decode(body)
+        if answer["cluster_id"] == cluster_id and answer["self"] == line.id:
+            line.details = answer["replica"]
+            line.state = "ready" if line.details["ready"] else "not ready"
+            line.role, line.position = line.details["role"], line.details["position"]
+    return line
+
+
+def lags(replicas: Sequence[ReplicaStatus]) -> list[int | None]:
+    """How many deliveries each is behind the one of its shard that has come furthest; None: it does not answer."""
+    first: dict[int, int] = {}
+    for replica in replicas:
+        first[replica.shard] = max(first.get(replica.shard, 0), replica.position or 0)
+    return [None if r.position is None else first[r.shard] - r.position for r in replicas]
+

@@ -1,0 +1,9 @@
+"""The audit of one run: every property in turn, and the log lines that prove what is violated.
+
+    runner       extraction, then the properties, group by group
+    case         the run under audit: its frames, and what was found so far
+    answered     what clients were told
+    guarantees   sessions, keys, and the table of consistency models
+    course       what happened when
+    evidence     the log lines behind a violation
+"""

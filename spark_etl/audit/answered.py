@@ -1,0 +1,194 @@
+"""What clients were told, held against the journals: what is lost, and what a crash may have kept from the disk."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_etl.audit.case import Case
+from spark_etl.certify.client import Thin
+from spark_etl.certify.proof import CLIENTS, PROMISES, VALUES
+from spark_etl.checks import clients, positions, promises, values
+from spark_etl.frames import relations
+from spark_etl.report import PENDING, UNDETERMINED, VALID, VIOLATED, Property
+from spark_etl.search import serialization
+
+_NO_VALUES = "the client history says neither what was asked nor which values were read: not compared"
+
+LAST_BATCH_US = 1_000_000
+"""An answer does not wait for the journal of the replica that gives it (the message itself is on most disks by then): a
+replica that is killed may have answered for what it had not written. Not for longer than this, microseconds."""
+
+
+def check(case: Case, skip: str) -> int:
+    """The property `CLIENTS` of an audit with a history. Returns how many answers are for what was perhaps not
+    written."""
+    rows, blind = case.counts["history"], bool(case.inputs.unsure or case.inputs.problems)
+    if skip or case.proof.holds(CLIENTS):
+        prop = case.check(CLIENTS, None, rows, blind=blind, skip=skip)
+        if not skip:
+            _note_thin(case, prop, case.proof.thin)
+        return 0
+    ends = case.open_ends()
+    open_ends = case.spark.createDataFrame(sorted(ends.items()), "shard int, end binary")
+    lost = case.keep(
+        clients.lost(
+            case.operations, case.transactions, case.messages, case.shards, open_ends, case.complete_before(ends),
+            case.unsure_shards,
+        )
+    )  # fmt: skip
+    beyond = _beyond_a_batch(case, lost)
+    gone = lost if beyond else lost.where(~F.col("excused"))
+    frame = clients.answers(case.operations, case.transactions, case.reads, case.whole())
+    prop = case.check(CLIENTS, lambda: frame.unionByName(clients.absent(gone)), rows, blind=blind)
+    _note_thin(case, prop, _thin(case))
+    return 0 if beyond else _count_excused(case, prop, lost)
+
+
+def check_values(case: Case, skip: str) -> None:
+    """The property `VALUES` of an audit with a history."""
+    wrong: Callable[[], DataFrame] | None = None
+    rows, answered = case.proof.compared, case.proof.answered
+    if not skip and not case.proof.holds(VALUES):
+        compared = case.keep(values.compare(case.operations, case.placed, case.reads, case.writes, case.whole()))
+        rows = compared.where(F.col("name") == "").count()
+        answered = case.operations.where(F.col("type") == "ok").count()
+        wrong = partial(values.wrong, compared, case.writes)
+    skip = skip or ("" if rows else _NO_VALUES)
+    prop = case.check(VALUES, wrong, 0 if skip else rows, blind=bool(case.unsure_shards), skip=skip)
+    if prop.verdict == VALID:
+        left = f", {answered - rows:,} not" if answered > rows else ""
+        prop.note = f"{rows:,} operations were compared{left}"
+
+
+def check_promises(case: Case, skip: str) -> int:
+    """The property `PROMISES` of an audit whose history has such reads. Returns how many of them were answered from
+    what had perhaps not been written."""
+    if case.proof.holds(PROMISES):
+        counts = case.proof.promises
+        prop = case.check(PROMISES, None, sum(counts.values()), blind=bool(case.unsure_shards), skip=skip)
+        _name_promises(prop, counts)
+        return 0
+    rows = case.promised.groupBy(F.coalesce("consistency", F.lit("linearizable")).alias("kind")).count().collect()
+    counts = {row.kind: row["count"] for row in rows}
+    open_ends = case.open_ends()
+    looks = case.keep(promises.looks(case.promised, positions.places(relations.bundles(case.judged))))
+    told = case.keep(promises.told(case.promised, looks, case.tables["writes"], case.writes))
+    torn = case.keep(promises.torn(told))
+    visits = positions.visits(case.at_positions, case.steps, case.judged)
+    prop = case.check(
+        PROMISES,
+        lambda: promises.check(
+            case.promised, looks, told, torn, visits, case.steps, case.unsure_shards, open_ends
+        ),
+        sum(counts.values()), blind=bool(case.unsure_shards), skip=skip,
+    )  # fmt: skip
+    if skip:
+        return 0
+    lost = looks.where(F.col("at").isNull() & F.col("shard").isin(list(open_ends))).count() if open_ends else 0
+    _name_promises(prop, counts)
+    if prop.verdict == VALID and lost:
+        prop.verdict = PENDING
+        prop.note += f"; {lost} places had perhaps not been written at the end"
+    elif prop.verdict == VALID and (count := torn.select("file", "id").distinct().count()):
+        _search_instant(case, prop, *promises.among_others(torn, told, case.promised))
+        if prop.verdict == VALID:
+            prop.note += f"; {count} of no instant in the order of versions, but on no cycle"
+    return lost
+
+
+def _search_instant(case: Case, prop: Property, edges: DataFrame, names: DataFrame, steps: DataFrame) -> None:
+    """Cycles of dependencies and real time through these reads."""
+    mine = {str(uuid.UUID(bytes=bytes(row.id))) for row in names.select("id").collect()}
+    found = serialization.search(
+        case.dependencies().unionByName(edges), case.names().unionByName(names), case.in_time.unionByName(steps)
+    )
+    cycles = [cycle for cycle in found.cycles if mine & {operation.id for operation in cycle.operations}]
+    for cycle in cycles:
+        said = cycle.violation(f"{len(cycle.sentences)} operations must each precede the next, in a circle")
+        said.name = "no-one-instant"
+        prop.examples.append(said)
+    if cycles:
+        prop.verdict, prop.violations = VIOLATED, len(cycles)
+    elif found.components:
+        prop.verdict = UNDETERMINED
+
+
+def _name_promises(prop: Property, counts: Mapping[str, int]) -> None:
+    if prop.verdict == VALID:
+        prop.note = ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts))
+
+
+def _beyond_a_batch(case: Case, lost: DataFrame) -> bool:
+    """Whether what crashed replicas may not have written any more was answered over a longer time than the last batch
+    of each shard that went down can have been on its way."""
+    inputs = case.inputs
+    if inputs.unsure or inputs.volatile:
+        return False
+    bucket = F.floor(F.col("complete_us") / (LAST_BATCH_US // 10))
+    rows = lost.where("excused").groupBy("file", bucket.alias("at")).count().collect()
+    ends = sum(bool(set(members) & set(inputs.down)) for members in inputs.shards.values())
+    return any(
+        _windows([row.at for row in rows if row.file == file and row.at is not None]) > ends
+        for file in {row.file for row in rows}
+    )
+
+
+def _windows(tenths: list[int]) -> int:
+    """The fewest spans of ten tenths that hold all of them."""
+    count, begin = 0, None
+    for at in sorted(tenths):
+        if begin is None or at > begin + 10:
+            count, begin = count + 1, at
+    return count
+
+
+def _count_excused(case: Case, prop: Property, lost: DataFrame) -> int:
+    """Answers for what may have been on its way to the disk of replicas that were down at the end."""
+    excused = lost.where("excused")
+    count = excused.count()
+    if not count:
+        return 0
+    shown = excused.orderBy("file", "complete_us").limit(3).collect()
+    names = [f"{row.f} {uuid.UUID(bytes=bytes(row.id))}" for row in shown]
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    what = f"{count} acknowledged operation{'s are' if count > 1 else ' is'} not in the journals"
+    who = sorted({*case.inputs.down, *case.inputs.unsure, *case.inputs.volatile})
+    whose = f"replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
+    case.notes.append(f"{what}: {', '.join(names)}{more}; what {whose} had not yet written at the end is not known")
+    if prop.verdict == VALID:
+        prop.verdict, prop.note = PENDING, what
+    return count
+
+
+def _thin(case: Case) -> Thin | None:
+    held = []
+    for shard in case.inputs.shards:
+        members = case.inputs.staying(shard)
+        ends = sorted((case.tops[r].delivered if r in case.tops else 0 for r in members), reverse=True)
+        sure = not set(members) & set(case.inputs.unsure)
+        held += [(shard, ends[len(members) // 2])] if sure and ends[0] > ends[len(members) // 2] else []
+    if not held:
+        return None
+    frame = case.spark.createDataFrame(held, "shard int, most bigint")
+    rows = clients.thin(case.operations, case.log, frame).orderBy("shard", "position").collect()
+    if not rows:
+        return None
+    first = rows[0]
+    return Thin(len({row.id for row in rows}), first.shard, first.position, first.f, bytes(first.id))
+
+
+def _note_thin(case: Case, prop: Property, thin: Thin | None) -> None:
+    """Answers for what only a minority of a shard's replicas holds: their loss would be the operation's."""
+    if thin is None:
+        return
+    what = f"{thin.count} acknowledged operations stand in the journals of a minority of a shard"
+    case.notes.append(
+        f"{what}: the first is {thin.f} {uuid.UUID(bytes=thin.id)} at position {thin.position} of shard {thin.shard}"
+    )
+    if prop.verdict == VALID:
+        prop.verdict, prop.note = PENDING, what

@@ -1,0 +1,148 @@
+"""Reads that stand in no journal and saw several shards, or may have missed something: the *promise* kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_etl.certify import time
+from spark_etl.certify.arrays import (
+    NOTHING,
+    entries,
+    greatest_before,
+    halves,
+    names,
+    numbers,
+    of_groups,
+    pick,
+    ranks,
+    trust,
+    valid,
+)
+from spark_etl.certify.client import Operations, Placed
+from spark_etl.certify.id import AgreedLog, Transactions
+
+WRITES = ("key", "gts", "deleted")
+_NOBODYS = -1
+
+
+def counted(reads: Operations) -> Mapping[str, int]:
+    """How many there are of each consistency."""
+    rows = pc.value_counts(pc.fill_null(reads.asked("consistency"), "linearizable")).to_pylist()
+    return {row["values"]: row["counts"] for row in rows}
+
+
+def certify(
+    reads: Operations, ops: Operations, at: Placed, found: Transactions, logs: Sequence[AgreedLog],
+    writes: Sequence[pa.Table],
+) -> None:  # fmt: skip
+    """They were told what stood where they were read, no older than promised, and of one instant if they are
+    linearizable (`checks.promises`). reads: operations that are promised; ops: all others. writes: WRITES of each of
+    `logs`, none with a key of another. Suspect."""
+    read, at_shard, position = entries(pick(reads.history["places"], reads.end))
+    shard, places = numbers(at_shard), numbers(position)
+    last = np.zeros((len(read), 2), np.uint64)
+    trust(np.isin(shard, [log.shard for log in logs]), "a shard that nobody has")
+    for log in logs:
+        last[shard == log.shard] = time.places(log, places[shard == log.shard])[0]
+    consistency = reads.asked("consistency")
+    linearizable = ~valid(consistency)
+    several = linearizable & (np.bincount(read, minlength=len(reads.end)) > 1)
+    _as_it_stood(reads, several, (read, shard, last), [log.shard for log in logs], writes)
+    stale = np.asarray(pc.fill_null(pc.equal(consistency, "stale"), False).to_numpy(zero_copy_only=False), bool)
+    since = reads.invoke - numbers(reads.asked("age_us"), 0)
+    course = time.steps(ops, at, found, logs)
+    _fresh(reads, linearizable, stale, since, (read, shard, places), time.visits(ops, course, logs), ops)
+    taken = course.op[ops.ok[course.op] & ~ops.at_position[course.op]]
+    at_version = np.flatnonzero(stale & (np.bincount(read, minlength=len(reads.end)) == 0))
+    gts, seen = ranks(found.gts[at.row[taken]], halves(pick(reads.history["seen"], reads.end))[at_version])
+    known = _greatest(
+        (ops, taken, np.zeros(len(taken), np.int64), gts),
+        (reads, at_version, np.zeros(len(at_version), np.int64), since[at_version]),
+    )
+    trust(seen >= known, "a version older than promised")
+
+
+def _as_it_stood(
+    reads: Operations, several: np.ndarray, looks: tuple[np.ndarray, np.ndarray, np.ndarray], shards: Sequence[int],
+    writes: Sequence[pa.Table],
+) -> None:  # fmt: skip
+    row, name, version = entries(pick(reads.history["reads"], reads.end))
+    trust(valid(version), "a read without a version")
+    mine, *theirs = names(name, *(table["key"] for table in writes))
+    owner = np.full(int(max(codes.max(initial=-1) for codes in (mine, *theirs))) + 1, _NOBODYS, np.int64)
+    for shard, codes in zip(shards, theirs, strict=True):
+        owner[codes] = shard
+    placed = np.isin(row, looks[0])
+    wanted = np.column_stack([row, owner[mine]]).astype(np.int64)
+    has, where = ranks(np.column_stack([looks[0], looks[1]]).astype(np.int64), wanted)
+    look = np.full(int(max(has.max(initial=-1), where.max(initial=-1))) + 1, NOTHING, np.int64)
+    look[has] = np.arange(len(has))
+    nobodys = owner[mine] == _NOBODYS
+    trust(~placed | nobodys | (look[where] != NOTHING), "a key of a shard that it did not see")
+    at = halves(pick(reads.history["seen"], reads.end))[row]
+    here = placed & ~nobodys
+    at[here] = looks[2][look[where[here]]]
+    _around(row, mine, at, version, several, theirs, writes)
+
+
+def _around(
+    row: np.ndarray, key: np.ndarray, at: np.ndarray, version: pa.Array, several: np.ndarray,
+    written: Sequence[np.ndarray], writes: Sequence[pa.Table],
+) -> None:  # fmt: skip
+    """What stood there is what was told; and of `several`, all that was told is older than all that came next."""
+    gts = [halves(table["gts"]) for table in writes]
+    seen_at, said, absent, *wrote = ranks(at, halves(version), np.zeros((1, 2), np.uint64), *gts)
+    keys, when = np.concatenate([key, *written]), np.concatenate([seen_at, *wrote])
+    turn = np.repeat([1, 0], [len(key), len(keys) - len(key)])
+    deleted = np.concatenate([np.zeros(len(key), bool), *(numbers(table["deleted"]) for table in writes)])
+    order = np.lexsort((turn, when, keys))
+    is_write, count = turn[order] == 0, len(keys)
+    places = np.arange(count)
+    before = np.maximum.accumulate(np.where(is_write, places, -1))
+    after = np.minimum.accumulate(np.where(is_write, places, count)[::-1])[::-1]
+    in_order = keys[order]
+    has = (before >= 0) & (in_order[before] == in_order)
+    stood = np.where(has & ~deleted[order][before], when[order][before], absent[0])
+    last = np.minimum(after, max(count - 1, 0))
+    following = np.where((after < count) & (in_order[last] == in_order), when[order][last], np.iinfo(np.int64).max)
+    expected, missed = np.empty(count, np.int64), np.empty(count, np.int64)
+    expected[order], missed[order] = stood, following
+    trust(said == expected[: len(key)], "another version than stood there")
+    whole = several[row]
+    newest = of_groups(row[whole], said[whole], len(several), np.maximum, NOTHING)
+    next_ = of_groups(row[whole], missed[: len(key)][whole], len(several), np.minimum, np.iinfo(np.int64).max)
+    trust(newest < next_, "of no instant in the order of versions")
+
+
+def _fresh(
+    reads: Operations, linearizable: np.ndarray, stale: np.ndarray, since: np.ndarray,
+    looks: tuple[np.ndarray, np.ndarray, np.ndarray], visits: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ops: Operations,
+) -> None:  # fmt: skip
+    read, shard, position = looks
+    asked = np.flatnonzero((linearizable | stale)[read])
+    told = np.flatnonzero(linearizable[read])
+    known = _greatest((ops, *visits), (reads, read[asked], shard[asked], since[read[asked]]))
+    others = _greatest(
+        (reads, read[told], shard[told], position[told]), (reads, read[asked], shard[asked], since[read[asked]])
+    )
+    trust(position[asked] >= np.maximum(known, others), "a place older than promised")
+
+
+def _greatest(
+    told: tuple[Operations, np.ndarray, np.ndarray, np.ndarray],
+    asked: tuple[Operations, np.ndarray, np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """Of each of `asked` (operations, rows, shards, times) the greatest value among `told` (operations, rows, shards,
+    values) of its file and shard that was answered before its time."""
+    whose, who, shard, value = told
+    mine, reader, read_shard, before = asked
+    files = names(whose.asked("file").take(pa.array(who)), mine.asked("file").take(pa.array(reader)))
+    groups = ranks(np.column_stack([np.concatenate(files), np.concatenate([shard, read_shard])]))[0]
+    times = np.concatenate([whose.complete[who], before])
+    values = np.concatenate([value, np.full(len(reader), NOTHING)])
+    return greatest_before(groups, times, values)[len(who) :]

@@ -1,0 +1,216 @@
+"""Reads that stand in no journal and saw several shards, or may have missed something: held against what they promise.
+
+A history says at which position of each shard's log such a read saw it (`places`), or at which version all of them
+(`seen`). What it was told must have stood there. A linearizable read saw all that was answered before it was asked, a
+stale one what was answered an age before that. A linearizable read of several shards, each at a position of its own,
+saw one instant: if every version that it saw is older than every one that it missed, that is an instant of the order
+of versions; if not, one that it missed may be, or have been answered before, one that it saw: then there was none. What
+is left is put among the transactions, and there was an instant if it is on no cycle of dependencies and real time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
+from spark_etl.frames.edges import RW, WR
+
+_WHO = ("file", "id", "f", "consistency", "age_us", "invoke_us", "complete_us")
+
+
+def looks(promised: DataFrame, places: DataFrame) -> DataFrame:
+    """Each read with each place that it names: the columns of _WHO, shard, position, at: no transaction there has a
+    greater version; null: no journal has that position. places: `positions.places`."""
+    each = promised.select(*_WHO, F.explode("places").alias("shard", "position"))
+    found = each.join(places.select("shard", "position", "last"), ["shard", "position"], "left")
+    return found.withColumn("at", F.when(F.col("position") == 0, absent()).otherwise(F.col("last"))).drop("last")
+
+
+def told(promised: DataFrame, looks: DataFrame, journal_writes: DataFrame, writes: DataFrame) -> DataFrame:
+    """Each key that a read was told of: file, id, f, key, version, several (linearizable, of more than one shard),
+    shard (of the key; null: nobody wrote it), at (up to which version it was seen), expected (the version that stood
+    there), missed (the next one). Keys that were moved between shards are left out, and those at places not known.
+
+    journal_writes: the writes as replicas report them. writes: `relations.key_writes`.
+    """
+    several = F.col("consistency").isNull() & (F.size("places") > 1)
+    each = promised.select(
+        "file", "id", "f", several.alias("several"), F.when(F.size("places") == 0, F.col("seen")).alias("seen"),
+        F.explode("reads").alias("name", "version"),
+    )  # fmt: skip
+    owners = journal_writes.groupBy("key").agg(F.min("shard").alias("shard"), F.max("shard").alias("other"))
+    each = each.withColumn("key", F.col("name").cast("binary")).join(owners, "key", "left")
+    each = each.where(F.coalesce(F.col("shard") == F.col("other"), F.lit(True)))
+    each = each.join(looks.select("file", "id", "shard", "at"), ["file", "id", "shard"], "left")
+    nowhere = F.when(F.col("shard").isNull(), absent())
+    each = each.withColumn("at", F.coalesce("seen", "at", nowhere)).where(F.col("at").isNotNull())
+    wrote = writes.select("key", F.col("gts").alias("wrote"), "deleted")
+    rows = each.withColumn("turn", F.concat("at", F.lit(b"\xff"))).unionByName(
+        wrote.withColumn("turn", F.col("wrote")), allowMissingColumns=True
+    )
+    order = Window.partitionBy("key").orderBy("turn")
+    write = F.when(F.col("wrote").isNotNull(), F.struct("wrote", "deleted"))
+    before = F.last(write, ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, -1))
+    after = F.first("wrote", ignorenulls=True).over(order.rowsBetween(1, Window.unboundedFollowing))
+    rows = rows.withColumn("before", before).withColumn("missed", after).where(F.col("wrote").isNull())
+    stood = F.when(F.col("before").isNull() | F.col("before.deleted"), absent()).otherwise(F.col("before.wrote"))
+    return rows.select("file", "id", "f", "key", "version", "several", "shard", "at", stood.alias("expected"), "missed")
+
+
+def unknown_places(looks: DataFrame, open_shards: Sequence[int]) -> DataFrame:
+    """Name: unknown-place. open_shards: of these the last positions may not have been written."""
+    return violations(
+        looks.where(F.col("at").isNull() & ~F.col("shard").isin(list(open_shards))),
+        "unknown-place",
+        text(
+            "{} {} was answered from position {} of shard {}, which no replica has ({})",
+            F.col("f"), id_text(F.col("id")), F.col("position"), F.col("shard"), F.col("file"),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+
+
+def otherwise_there(told: DataFrame, unsure: Sequence[int], open_ends: Mapping[int, bytes]) -> DataFrame:
+    """Name: not-as-it-stood. unsure: shards of which deliveries may be missing. open_ends: see `Case.open_ends`."""
+    doubtful = F.col("shard").isin(list(unsure)) | (F.col("shard").isNull() & F.lit(bool(unsure or open_ends)))
+    for shard, end in open_ends.items():
+        doubtful = doubtful | ((F.col("shard") == shard) & (F.col("at") > F.lit(end)))
+    wrong = told.where((F.col("version") != F.col("expected")) & ~F.coalesce(doubtful, F.lit(False)))
+    return violations(
+        wrong,
+        "not-as-it-stood",
+        text(
+            "{} {} was told key {} at version {}; where it was read version {} stood ({})",
+            F.col("f"), id_text(F.col("id")), key_text(F.col("key")), version_text(F.col("version")),
+            version_text(F.col("expected")), F.col("file"),
+        ),
+        [F.col("id")],
+        [F.col("key")],
+    )  # fmt: skip
+
+
+def _since() -> Column:
+    """What was answered before then must be seen."""
+    return F.col("invoke_us") - F.coalesce("age_us", F.lit(0))
+
+
+def _must_be_fresh() -> Column:
+    return F.col("consistency").isNull() | (F.col("consistency") == "stale")
+
+
+def behind(looks: DataFrame, visits: DataFrame) -> DataFrame:
+    """Who saw a shard at a position before one that had been told to a client in time. Names: missed-what-was-answered,
+    older-than-promised. visits: `positions.visits`."""
+    had = F.struct("position", "id", "f")
+    linearizable = looks.where(F.col("consistency").isNull())
+    ends = visits.select("shard", "file", "complete_us", had.alias("had")).unionByName(
+        linearizable.select("shard", "file", "complete_us", had.alias("had"))
+    )
+    begins = looks.where(_must_be_fresh()).withColumn("at", _since())
+    rows = begins.unionByName(ends.withColumnRenamed("complete_us", "at"), allowMissingColumns=True)
+    in_time = Window.partitionBy("shard", "file").orderBy("at").rangeBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumn("before", F.max("had").over(in_time))
+    late = rows.where(F.col("id").isNotNull() & (F.col("position") < F.col("before.position")))
+    where = text("saw {} deliveries of shard {}, but not number {}, that of",
+                 F.col("position"), F.col("shard"), F.col("before.position"))  # fmt: skip
+    return _late(late, where)
+
+
+def behind_version(promised: DataFrame, steps: DataFrame) -> DataFrame:
+    """The same of stale reads at one version. steps: `sessions.steps` of what journals have."""
+    had = F.struct("gts", "id", "f")
+    ends = steps.where("ok").select("file", F.col("complete_us").alias("at"), had.alias("had"))
+    begins = promised.where((F.col("consistency") == "stale") & (F.size("places") == 0))
+    begins = begins.select(*_WHO, "seen", _since().alias("at"))
+    in_time = Window.partitionBy("file").orderBy("at").rangeBetween(Window.unboundedPreceding, -1)
+    rows = begins.unionByName(ends, allowMissingColumns=True).withColumn("before", F.max("had").over(in_time))
+    late = rows.where(F.col("id").isNotNull() & (F.col("seen") < F.col("before.gts")))
+    where = text("saw version {}, but not {}, that of", version_text(F.col("seen")), version_text(F.col("before.gts")))
+    return _late(late, where)
+
+
+def _late(late: DataFrame, where: Column) -> DataFrame:
+    stale = F.col("consistency").isNotNull()
+    when = F.when(stale, text("more than {} us before it was asked", F.col("age_us"))).otherwise("before it was asked")
+    return violations(
+        late,
+        F.when(stale, F.lit("older-than-promised")).otherwise("missed-what-was-answered"),
+        text(
+            "{} {} {} {} {}, which was answered {} ({})",
+            F.col("f"), id_text(F.col("id")), where, F.col("before.f"), id_text(F.col("before.id")), when,
+            F.col("file"),
+        ),
+        [F.col("id"), F.col("before.id")],
+    )  # fmt: skip
+
+
+def torn(told: DataFrame) -> DataFrame:
+    """Linearizable reads of several shards that missed something no later than what they saw: file, id, f, key, missed
+    (its next version there), other, seen (of another key)."""
+    mine = told.where("several")
+    saw = mine.select("file", "id", F.col("key").alias("other"), F.col("version").alias("seen"))
+    both = mine.where(F.col("missed").isNotNull()).join(saw, ["file", "id"])
+    return both.where(F.col("missed") <= F.col("seen")).select("file", "id", "f", "key", "missed", "other", "seen")
+
+
+def of_no_instant(torn: DataFrame, steps: DataFrame) -> DataFrame:
+    """Those that nothing excuses: what was missed is what was seen, or was answered before that was asked for. Name:
+    no-one-instant."""
+    answered = steps.where("ok").select("file", F.col("gts").alias("missed"), F.col("complete_us").alias("answered"))
+    asked = steps.select("file", F.col("gts").alias("seen"), F.col("invoke_us").alias("asked"))
+    both = torn.join(answered, ["file", "missed"], "left").join(asked, ["file", "seen"], "left")
+    one = F.col("missed") == F.col("seen")
+    why = F.when(one, F.lit("of the same transaction")).otherwise("which was answered before that was asked for")
+    return violations(
+        both.where(one | F.coalesce(F.col("answered") < F.col("asked"), F.lit(False))),
+        "no-one-instant",
+        text(
+            "{} {} saw key {} at version {}, and did not see version {} of key {}, {} ({})",
+            F.col("f"), id_text(F.col("id")), key_text(F.col("other")), version_text(F.col("seen")),
+            version_text(F.col("missed")), key_text(F.col("key")), why, F.col("file"),
+        ),
+        [F.col("id")],
+        [F.col("key"), F.col("other")],
+    )  # fmt: skip
+
+
+def among_others(
+    torn: DataFrame, told: DataFrame, promised: DataFrame
+) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """Such reads as transactions: their edges as `edges.dependencies`, their names (gts, id, f), and `sessions.steps`.
+    Their gts is nobody's version."""
+    node = F.concat(F.lit(b"\xff"), F.col("id")).alias("gts")
+    reads = torn.select("file", "id").distinct()
+    mine = told.join(reads, ["file", "id"]).withColumn("gts", node)
+    saw = mine.where(F.col("version") != absent()).select(
+        F.col("version").alias("source"), F.col("gts").alias("target"), F.lit(WR).alias("kind"), "key", "version",
+        F.lit(True).alias("sure"),
+    )  # fmt: skip
+    missed = mine.where(F.col("missed").isNotNull()).select(
+        F.col("gts").alias("source"), F.col("missed").alias("target"), F.lit(RW).alias("kind"), "key", "version",
+        F.lit(True).alias("sure"),
+    )  # fmt: skip
+    who = promised.join(reads, ["file", "id"])
+    steps = who.select(
+        "file", "process", "line", "id", "f", node, F.lit(True).alias("ok"), "invoke_us", "complete_us"
+    )
+    return saw.unionByName(missed), who.select(node, "id", "f"), steps
+
+
+def check(
+    promised: DataFrame, looks: DataFrame, told: DataFrame, torn: DataFrame, visits: DataFrame, steps: DataFrame,
+    unsure: Sequence[int], open_ends: Mapping[int, bytes],
+) -> DataFrame:  # fmt: skip
+    """All of these."""
+    return union(
+        [
+            unknown_places(looks, list(open_ends)),
+            otherwise_there(told, unsure, open_ends),
+            behind(looks, visits),
+            behind_version(promised, steps),
+            of_no_instant(torn, steps),
+        ]
+    )

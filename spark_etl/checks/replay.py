@@ -1,0 +1,238 @@
+"""One transaction again, from what its client asked and the values that it read: what it must have written, and told.
+
+Values are texts as in a history (`kvstore.core.audit.value_text`), None for an absent key; UNKNOWN is what follows from
+a value that is known by its digest only. Of one value a journal may say the digest and a history the text: `same`. A
+second implementation of what the store executes, on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from kvstore.core.audit import value_text
+from multicast.types import ZERO
+
+UNKNOWN = object()
+RANGES = ("range", "keys", "count", "delete_range")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether this is one value, as far as it is known."""
+    if isinstance(one, str) and isinstance(other, str) and {one[:1], other[:1]} == {"=", "#"}:
+        return digest_text(one) == digest_text(other)
+    return bool(one == other)
+
+
+def digest_text(value: str) -> str:
+    """ "#" and the value's digest."""
+    if value[0] == "#":
+        return value
+    return "#" + blake2b(value[1:].encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+class Mismatch(NamedTuple):
+    """name: "value-mismatch", of what a client was told, or "not-as-asked", of what the journals say. said: what it is.
+    why: a sentence's end."""
+
+    name: str
+    key: str
+    said: str | None
+    why: str
+
+
+def _told(key: str, said: str | None, right: str | None) -> Mismatch:
+    why = f"its client was told of key {key} {_shown(said)}, but by what was written it is {_shown(right)}"
+    return Mismatch("value-mismatch", key, said, why)
+
+
+def _wrote(key: str, said: str | None, right: str | None) -> Mismatch:
+    why = f"the journals say that it left {_shown(said)} at key {key}, but what was asked makes it {_shown(right)}"
+    return Mismatch("not-as-asked", key, said, why)
+
+
+UNCHANGED = ""
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "nothing"
+    if value == UNCHANGED:
+        return "what was there"
+    return f"a value with digest {value[1:]}" if value[0] == "#" else value.removeprefix("=")
+
+
+class Seen(NamedTuple):
+    """What a transaction read before it began: its value, and at which version, as text."""
+
+    value: Any
+    version: str
+
+
+def compare(
+    asked: str | None,
+    told: str | None,
+    read: Mapping[str, int] | None,
+    succeeded: bool,
+    seen: Mapping[str, Seen],
+    writes: Mapping[str, str | None],
+) -> list[Mismatch]:
+    """What of one transaction is not as it must be. asked, told: JSON of the history, or None. read: integers that the
+    history says were read. succeeded: the branch that the journals say ran. seen, writes: by key, from the journals."""
+    found = [] if read is None else list(_integers(read, seen))
+    if asked is None:
+        return found
+    question = json.loads(asked)
+    holds = _branch(question.get("compare", ()), seen)
+    if holds is not None and holds != succeeded:
+        why = f"the journals say that it ran its {_name(succeeded)} branch, but by what it read it is the"
+        why += f" {_name(holds)} branch"
+        return [*found, Mismatch("not-as-asked", "", None, why)]
+    again = Replay(seen)
+    answers = json.loads(told) if told is not None else None
+    branch = question.get("success" if succeeded else "failure", ())
+    for at, words in enumerate(branch):
+        right = again.run(*words)
+        if answers is not None and not (found and words[0] == "get"):
+            found += _answer(words[0], words[1], answers[at] if at < len(answers) else None, right)
+    for key in sorted({*again.writes, *writes}):
+        made, said = again.writes.get(key, UNCHANGED), writes.get(key, UNCHANGED)
+        attached = again.revokes and made == UNCHANGED and said is None
+        if made is not UNKNOWN and not attached and not same(made, said):
+            found.append(_wrote(key, said, made))
+    return found
+
+
+def _name(succeeded: bool) -> str:
+    return "success" if succeeded else "failure"
+
+
+def _integers(read: Mapping[str, int], seen: Mapping[str, Seen]) -> list[Mismatch]:
+    """A reader's integers: all that was there, and nothing else."""
+    said = {key: f"={n}" for key, n in read.items()}
+    right = {key: one.value for key, one in seen.items()}
+    return [
+        _told(key, said.get(key), right.get(key))
+        for key in sorted({*said, *(k for k, v in right.items() if v is not None)})
+        if right.get(key, UNKNOWN) is not UNKNOWN and not same(said.get(key), right[key])
+    ]
+
+
+def _answer(what: str, key: str, said: Any, right: Any) -> list[Mismatch]:
+    if what in ("count", "delete_range"):
+        return [] if said is None or said >= right else [_told(key, f"{said} of them", f"{right}, or more")]
+    if what in ("range", "keys"):
+        entries = said if isinstance(said, dict) else {}
+        return [
+            _told(k, v, right[k])
+            for k, v in sorted(entries.items())
+            if right.get(k, UNKNOWN) is not UNKNOWN and not same(v, right[k])
+        ]
+    if right is UNKNOWN or same(said, right):
+        return []
+    shown = (one if one is None or isinstance(one, str) else json.dumps(one) for one in (said, right))
+    return [_told(key, *shown)]
+
+
+class Replay:
+    """A branch, operation by operation. writes: key -> its last value. revokes: it deletes other keys, too, those that
+    are attached to a lease."""
+
+    def __init__(self, seen: Mapping[str, Seen]):
+        self.seen = seen
+        self.writes: dict[str, Any] = {}
+        self.revokes = False
+
+    def run(self, what: str, key: str, operand: Any = None, *further: str) -> Any:
+        """What the client must be told of this operation; of a range: key -> value or version, for all keys that are
+        known; of a count: at least how many."""
+        if what in RANGES:
+            return self._range(what, key, *(operand or "", *further))
+        seen = self.seen.get(key)
+        now = self.writes.get(key, UNKNOWN if seen is None else seen.value)
+        if what == "get":
+            return now
+        if what == "delete":
+            self.writes[key] = None
+            return UNKNOWN if now is UNKNOWN else now is not None
+        if what == "put":
+            self.writes[key] = operand
+            for lease in further:  # whose row notes where the key is
+                self.writes.setdefault(lease, UNKNOWN)
+            return None
+        if what == "revoke":
+            self.writes[key] = None
+            self.revokes = True
+            return None
+        if what in ("add", "min", "max"):
+            return self._count(what, key, now, operand)
+        return self._append(key, now, operand)
+
+    def _range(self, what: str, prefix: str, start: str, end: str = "") -> Any:
+        known = {k: one.value for k, one in self.seen.items()} | self.writes
+        known = {k: v for k, v in known.items() if k.startswith(prefix) and start <= k and (not end or k < end)}
+        if what == "range":
+            return known
+        there = [k for k, value in known.items() if value is not None]
+        if what == "keys":
+            return {k: UNKNOWN if k in self.writes else self.seen[k].version for k in there}
+        if what == "delete_range":
+            self.writes |= dict.fromkeys(there)
+        return len(there)
+
+    def _count(self, what: str, key: str, now: Any, operand: int) -> Any:
+        if now is UNKNOWN or (now is not None and now[0] == "#"):
+            self.writes[key] = UNKNOWN
+            return UNKNOWN
+        if what == "add":
+            total = operand + (0 if now is None else int(now[1:]))
+        else:
+            known = [operand] if now is None else [operand, int(now[1:])]
+            total = min(known) if what == "min" else max(known)
+        self.writes[key] = f"={total}"
+        return total
+
+    def _append(self, key: str, now: Any, more: str) -> Any:
+        if now is None and more[0] == "#":
+            self.writes[key] = more
+            return UNKNOWN
+        if now is UNKNOWN or "#" in (more[0], (now or "=")[0]):
+            self.writes[key] = UNKNOWN
+            return UNKNOWN
+        value = ((now or "=")[1:] + more[1:]).encode()
+        self.writes[key] = value_text(value)
+        return len(value)
+
+
+_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+
+
+def _branch(compares: Sequence[Sequence[Any]], seen: Mapping[str, Seen]) -> bool | None:
+    """Whether all comparisons hold; None if that is not known."""
+    held = [_holds(target, op, operand, seen.get(key)) for key, target, op, operand in compares]
+    return False if False in held else None if None in held else True
+
+
+def _holds(target: str, op: str, operand: Any, seen: Seen | None) -> bool | None:
+    if seen is None or seen.value is UNKNOWN:
+        return None
+    if target == "exists":
+        return _HOLDS[op](seen.value is not None, operand)
+    if target == "create_version":  # what is read tells whether the key was there, and since when it was not
+        if seen.value is None and op in ("==", "!="):
+            return _HOLDS[op](seen.version, operand)
+        return (op == "!=") if operand == str(ZERO) and op in ("==", "!=") else None
+    if target == "version":
+        return _HOLDS[op](seen.version, operand) if op in ("==", "!=") else None
+    if seen.value is None:
+        return op == "!="
+    if op in ("==", "!="):
+        return same(seen.value, operand) == (op == "==")
+    if "#" in (seen.value[0], operand[0]):
+        return None
+    return _HOLDS[op](seen.value[1:].encode(), operand[1:].encode())

@@ -1,0 +1,232 @@
+"""Where an audit begins, if what was before has gone: the run is cut, and what is left is audited as a run of its own.
+
+Without an archive the oldest segments of journals are gone for good. Every message has one timestamp, and all shards
+deliver in the order of timestamps. So what every shard delivered up to some timestamp is a consistent beginning, and
+what is above it is whole, if it is above all that any journal has let go. The run is cut there, in all shards at once:
+nothing below is accused or called valid. Positions count from the cut on, and so do those that clients were told.
+
+What each shard held at the cut is its *base*. It stands for one writer per key, as a backup does with which a cluster
+began: a key has the version that is read first above the cut, if that is of below. All who read that key before it is
+written again must have read just that. Of the values nothing is known, and they are compared with nothing.
+
+The tables of what is left are written beside the others, in `base/`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kvstore.core.bundles import last_version
+from multicast.types import FINAL, Timestamp
+from spark_etl import schemas
+from spark_etl.ingest.journals import arrow_schema
+from spark_etl.ingest.tables import Manifest, SourceState, place, write_empty
+
+DIRECTORY = "base"
+_NEVER = (0, 0, 0, 0)
+_ABSENT = bytes(16)
+_AT_POSITIONS = ("deliveries", "outcomes", "reads", "writes")
+
+
+class Base(msgspec.Struct):
+    """timestamp: of the last message below the cut. positions: shard -> how many deliveries are below. begins: of the
+    replicas whose journals have let something go: where these begin (segment, journal offset)."""
+
+    timestamp: bytes
+    positions: dict[int, int]
+    begins: dict[int, tuple[int, int]]
+
+    @property
+    def version(self) -> bytes:
+        """The greatest that is below the cut."""
+        return last_version(Timestamp.decode(self.timestamp)).encode()
+
+    def sentences(self) -> list[str]:
+        """For people."""
+        told = [
+            f"shard {shard} is judged from its base on, after delivery {position} and timestamp"
+            f" {Timestamp.decode(self.timestamp)}: journals of before have gone, and there is no archive"
+            for shard, position in sorted(self.positions.items())
+        ]
+        return [*told, "positions are counted from there"]
+
+
+def above(out: Path, manifest: Manifest) -> tuple[Path, Manifest, Base | None]:
+    """Where the tables are that are to be judged, what is there, and their base: those of `out`, without one, if
+    nothing has gone."""
+    base = _find(out, manifest)
+    return (*_cut(out, manifest, base), base) if base else (out, manifest, None)
+
+
+def _find(out: Path, manifest: Manifest) -> Base | None:
+    """None if nothing is missing, or if nothing is known of what follows on it. Only of a cluster without an archive:
+    what one should have can be put back."""
+    if manifest.archived or not manifest.floors:
+        return None
+    there: dict[int, set[int]] = defaultdict(set)
+    for row in (row for path in _paths(out, manifest, "segments") for row in pq.ParquetFile(path).read().to_pylist()):
+        there[row["replica"]].add(row["segment"])
+    floors = {r: floor for r, floor in manifest.floors.items() if not there[r].issuperset(range(floor[0]))}
+    if not floors:
+        return None
+    firsts: dict[int, tuple[int, bytes]] = {}
+    for path in _paths(out, manifest, "deliveries"):
+        found = _final(path)
+        for replica, (_, _, position) in floors.items():
+            mine = found.filter(pc.and_(pc.equal(found["replica"], replica), pc.greater(found["position"], position)))
+            if mine.num_rows:
+                row = mine.slice(int(pc.index(mine["position"], pc.min(mine["position"])).as_py()), 1).to_pylist()[0]
+                firsts[replica] = min(firsts.get(replica, (row["position"], row["gts"])), (row["position"], row["gts"]))
+    if firsts.keys() != floors.keys():
+        return None
+    timestamp = max(gts for _, gts in firsts.values())
+    positions: dict[int, int] = {}
+    left = False
+    for path in _paths(out, manifest, "deliveries"):
+        found = _final(path)
+        positions |= {shard: positions.get(shard, 0) for shard in pc.unique(found["shard"]).to_pylist()}
+        below = found.filter(pc.less_equal(found["gts"], timestamp))
+        left |= below.num_rows < found.num_rows
+        for row in below.group_by("shard").aggregate([("position", "max")]).to_pylist():
+            positions[row["shard"]] = max(positions[row["shard"]], row["position_max"])
+    return Base(timestamp, positions, {r: floor[:2] for r, floor in floors.items()}) if left else None
+
+
+def _cut(out: Path, manifest: Manifest, base: Base) -> tuple[Path, Manifest]:
+    into = out / DIRECTORY
+    shutil.rmtree(into, ignore_errors=True)
+    write_empty(into)
+    told = _Told(into)
+    below = _answered_below(out, manifest, base)
+    rows_of: dict[int, set[tuple[bytes, bytes]]] = defaultdict(set)
+    for table in (*schemas.TABLES, "history"):
+        for path in _paths(out, manifest, table):
+            whole = pq.ParquetFile(path).read()
+            if table in _AT_POSITIONS:
+                whole = _above(whole, base)
+            elif table == "lives":
+                whole = _lives(whole, base)
+            elif table == "segments":
+                whole = _segments(whole, base)
+            elif table == "history":
+                whole = _history(whole, base, below)
+            if table == "reads":
+                for row in _base_rows(whole, base).to_pylist():
+                    rows_of[row["shard"]].add((row["key"], row["version"]))
+            told.add(table, path.stem, whole)
+    for shard, replica in sorted({(row["shard"], row["replica"]) for row in told.segments}):
+        told.add("writes", f"r{replica}-base", _written(shard, replica, sorted(rows_of[shard])))
+    return into, told.manifest(manifest)
+
+
+class _Told:
+    """What was written."""
+
+    def __init__(self, into: Path):
+        self._into = into
+        self._journals, self._histories = SourceState("journals", _NEVER), SourceState("histories", _NEVER)
+        self.segments: list[dict[str, Any]] = []
+
+    def add(self, table: str, stem: str, rows: pa.Table) -> None:
+        if table == "segments":
+            self.segments += rows.to_pylist()
+        if not rows.num_rows:
+            return
+        name = f"{place(table)}/{stem}.parquet"
+        state = self._histories if table == "history" else self._journals
+        pq.write_table(rows, self._into / name)
+        state.files[name] = (self._into / name).stat().st_size
+        state.rows = dict(Counter(state.rows) + Counter({table: rows.num_rows}))
+
+    def manifest(self, whole: Manifest) -> Manifest:
+        return Manifest(
+            whole.version, whole.run, whole.marks, {"": self._journals}, {"": self._histories}, archived=whole.archived
+        )
+
+
+def _paths(out: Path, manifest: Manifest, table: str) -> list[Path]:
+    return [out / name for name in sorted(manifest.files()) if Path(name).parent.as_posix() == place(table)]
+
+
+def _final(path: Path) -> pa.Table:
+    found = pq.ParquetFile(path).read(["replica", "shard", "position", "gts", "stage"])
+    return found.filter(pc.equal(found["stage"], FINAL))
+
+
+def _limits(shards: Any, base: Base) -> pa.Array:
+    """The position of the cut, row by row; of other shards 0."""
+    names = pa.array(list(base.positions), pa.int32())
+    places = pa.array(list(base.positions.values()), pa.int64())
+    return pc.fill_null(places.take(pc.index_in(shards.cast(pa.int32()), value_set=names)), 0)
+
+
+def _set(rows: pa.Table, column: str, values: Any) -> pa.Table:
+    at = rows.schema.get_field_index(column)
+    return rows.set_column(at, rows.schema.field(at), values)
+
+
+def _above(rows: pa.Table, base: Base) -> pa.Table:
+    left = rows.filter(pc.greater(rows["position"], _limits(rows["shard"], base)))
+    return _set(left, "position", pc.subtract(left["position"], _limits(left["shard"], base)))
+
+
+def _lives(rows: pa.Table, base: Base) -> pa.Table:
+    """A snapshot of below is the base, and nothing that was installed."""
+    old = pc.and_(pc.equal(rows["event"], "installed"), pc.less_equal(rows["delivered"], _limits(rows["shard"], base)))
+    left = rows.filter(pc.invert(pc.fill_null(old, False)))
+    for column in ("delivered", "completed"):
+        left = _set(left, column, pc.max_element_wise(pc.subtract(left[column], _limits(left["shard"], base)),
+                                                      pc.if_else(pc.is_valid(left[column]), 0, None)))  # fmt: skip
+    return left
+
+
+def _segments(rows: pa.Table, base: Base) -> pa.Table:
+    begins = {replica: segment for replica, (segment, _) in base.begins.items()}
+    return rows.filter(
+        pa.array([s >= begins.get(r, 0) for r, s in zip(*(rows[c].to_pylist() for c in ("replica", "segment")),
+                                                        strict=True)], pa.bool_())
+    )  # fmt: skip
+
+
+def _answered_below(out: Path, manifest: Manifest, base: Base) -> pa.Array:
+    """The ids of the operations that were answered with what is below the cut."""
+    found = [pa.array([], pa.binary())]
+    for path in _paths(out, manifest, "history"):
+        rows = pq.ParquetFile(path).read(["id", "type", "version", "shard", "position"])
+        placed = pc.fill_null(pc.greater(rows["position"], 0), False)
+        low = pc.fill_null(pc.less_equal(rows["version"], base.version), False)
+        behind = pc.less_equal(rows["position"], _limits(pc.fill_null(rows["shard"], -1), base))
+        gone = pc.and_(pc.equal(rows["type"], "ok"), pc.if_else(placed, pc.fill_null(behind, False), low))
+        found.append(pc.unique(rows.filter(pc.fill_null(gone, False))["id"]))
+    return pa.concat_arrays(found)
+
+
+def _history(rows: pa.Table, base: Base, below: pa.Array) -> pa.Table:
+    left = rows.filter(pc.invert(pc.is_in(rows["id"], value_set=below)))
+    moved = pc.subtract(left["position"], _limits(pc.fill_null(left["shard"], -1), base))
+    return _set(left, "position", pc.if_else(pc.greater(left["position"], 0), moved, left["position"]))
+
+
+def _base_rows(reads: pa.Table, base: Base) -> pa.Table:
+    """Of what was read above the cut: shard, key and version of what was written below."""
+    old = pc.and_(pc.less_equal(reads["version"], base.version), pc.not_equal(reads["version"], _ABSENT))
+    return reads.filter(old).select(["shard", "key", "version"]).group_by(["shard", "key", "version"]).aggregate([])
+
+
+def _written(shard: int, replica: int, rows: Sequence[tuple[bytes, bytes]]) -> pa.Table:
+    """As rows of `writes`: nobody knows which values."""
+    same: Mapping[str, Any] = {
+        "replica": replica, "shard": shard, "segment": 0, "offset": 0, "position": 0, "value": None, "deleted": False,
+        "digested": False,
+    }  # fmt: skip
+    told = [{**same, "gts": version, "id": version, "key": key, "version": version} for key, version in rows]
+    return pa.Table.from_pylist(told, schema=arrow_schema(schemas.table_schema("writes")))

@@ -1,0 +1,272 @@
+"""What the input is and is not: which replicas there are, how their lives ended, what is missing or damaged. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from multicast.records import HEADER_BYTES
+from spark_etl.frames.relations import SHARDS_MAX
+
+
+class Top(msgspec.Struct):
+    """How far a replica's journal goes. gts: of its last live delivery; version: of the last transaction there."""
+
+    replica: int
+    shard: int
+    delivered: int
+    completed: int
+    gts: bytes = bytes(16)
+    version: bytes = bytes(16)
+
+
+class Inputs(msgspec.Struct):
+    """shards: shard -> its replicas. problems: sentences about what is missing or damaged, with file and byte.
+    unsure: replicas of whose journals a part is missing; holed: those of them that lack more than the end. crashed:
+    replicas that did not end every life in good order; down: those whose last life did not; volatile: those that
+    crashed and left their journals to the operating system, so that a loss of power may have cost them anything.
+    stops: (replica, shard, delivered, completed) as said at the last clean stop. unfinished: ends of killed replicas.
+    installed: (replica, position, journal offset) of snapshots: what stands in no journal before them up to that
+    position, or has no outcome there, is no loss. snapshots: (shard, replica, position, digest of the state) of these.
+    foreign: replicas whose journals are of another cluster; nothing of them counts. removed: replicas that belonged to
+    their shards and do so no more; what they had need not be there. added: shards that were not there at first.
+    """
+
+    shards: dict[int, list[int]]
+    problems: list[str]
+    unsure: list[int]
+    holed: list[int]
+    crashed: list[int]
+    down: list[int]
+    volatile: list[int]
+    stops: list[tuple[int, int, int, int]]
+    unfinished: list[str]
+    lives: int
+    protocols: list[str]
+    installed: list[tuple[int, int, int]] = []
+    snapshots: list[tuple[int, int, int, bytes]] = []
+    foreign: list[int] = []
+    removed: list[int] = []
+    added: list[int] = []
+
+    @property
+    def replicas(self) -> list[int]:
+        return sorted(r for members in self.shards.values() for r in members)
+
+    def staying(self, shard: int) -> list[int]:
+        """The replicas that belong to this shard at the end."""
+        return [replica for replica in self.shards[shard] if replica not in self.removed]
+
+    def shard_of(self, replica: int) -> int | None:
+        return next((s for s, members in self.shards.items() if replica in members), None)
+
+
+Floors = Mapping[int, tuple[int, int, int]]
+
+
+def understand(
+    rows: Iterable[Any],
+    present: Iterable[int],
+    marks: Mapping[int, int | None],
+    floors: Floors | None = None,
+    begins: Mapping[int, tuple[int, int]] | None = None,
+) -> Inputs:
+    """rows: of the tables lives, segments and damage. present: replicas with a journal directory. marks: replica -> the
+    journal offset up to which it vouched. floors: see `sources.find_floors`. begins: replica -> (segment, journal
+    offset) with which its journal may begin, see `base`."""
+    begins = begins or {}
+    by_table: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_table[row.table].append(row)
+    problems, holed, unfinished = _damage(by_table["damage"])
+    foreign = _foreign(by_table["segments"], problems)
+    holed |= foreign
+    holed |= _dropped(by_table["segments"], floors or {}, problems)
+    short = _continuity(by_table["segments"], marks, begins, problems, holed)
+    by_table["lives"] = [row for row in by_table["lives"] if row.replica not in foreign]
+    unsure = holed | short
+    shards = _members(by_table["lives"], by_table["segments"])
+    removed = _removed(shards, by_table["lives"])
+    gone = removed - set(present)
+    shards = {shard: [r for r in members if r not in gone] for shard, members in shards.items()}
+    known = {r for members in shards.values() for r in members}
+    for replica in sorted(known - set(present)):
+        shard = next(s for s, members in shards.items() if replica in members)
+        problems.append(f"replicas/{replica}/journal: the journal of replica {replica} of shard {shard} is missing")
+        unsure.add(replica)
+    for replica in sorted(set(present) - known - unsure - _newcomers(by_table["lives"])):
+        problems.append(f"replicas/{replica}/journal: no other replica of this run knows replica {replica}")
+    crashed, down, stops = _ends(by_table["lives"], begins)
+    if not shards and not problems:
+        problems.append("replicas: no journal says that its replica ever started")
+    if len(shards) > SHARDS_MAX:
+        problems.append(f"there are {len(shards)} shards; this audit can tell apart {SHARDS_MAX}")
+    protocols = sorted({row.protocol for row in by_table["lives"] if row.event == "started"})
+    if len(protocols) > 1:
+        problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
+    found = [row for row in by_table["lives"] if row.event == "installed"]
+    installed = sorted((row.replica, row.delivered, row.offset) for row in found)
+    snapshots = sorted((row.shard, row.replica, row.delivered, row.state_digest) for row in found)
+    in_memory = {row.replica for row in by_table["lives"] if row.durability == "os"}
+    lives = sum(row.event == "started" for row in by_table["lives"])
+    return Inputs(
+        shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
+        stops, unfinished, lives, protocols, installed, snapshots, sorted(foreign), sorted(removed),
+        _added(by_table["lives"]),
+    )  # fmt: skip
+
+
+def _damage(rows: list[Any]) -> tuple[list[str], set[int], list[str]]:
+    problems, unsure, unfinished = [], set(), []
+    for row in sorted(rows, key=lambda row: (row.file, row.byte)):
+        sentence = f"{row.file}, byte {row.byte}: {row.reason}"
+        if row.event == "unfinished":
+            unfinished.append(sentence)
+        else:
+            problems.append(sentence)
+            unsure.add(row.replica)
+    return problems, unsure, unfinished
+
+
+def _dropped(segments: list[Any], floors: Floors, problems: list[str]) -> set[int]:
+    """The replicas whose journals have let go what nobody has kept."""
+    dropped = set()
+    for replica, (number, _, position) in sorted(floors.items()):
+        there = {row.segment for row in segments if row.replica == replica}
+        if missing := sorted(set(range(number)) - there):
+            dropped.add(replica)
+            problems.append(
+                f"replicas/{replica}/journal: it begins with journal-{number:08d}.seg; what was before went, and no"
+                f" archive has journal-{missing[0]:08d}.seg: of its deliveries up to number {position} nothing is"
+                " determined"
+            )
+    return dropped
+
+
+def _continuity(
+    segments: list[Any],
+    marks: Mapping[int, int | None],
+    begins: Mapping[int, tuple[int, int]],
+    problems: list[str],
+    holed: set[int],
+) -> set[int]:
+    """Each replica's segments follow one another without a gap, up to what it vouched for. Returns
+    the replicas that lack only what came after the end of their journals."""
+    short: set[int] = set()
+    by_replica: dict[int, list[Any]] = defaultdict(list)
+    for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
+        by_replica[row.replica].append(row)
+    for replica in sorted({*marks, *by_replica} - holed):
+        rows, mark = by_replica[replica], marks.get(replica)
+        number, end = begins.get(replica, (0, 0))
+        for row in rows:
+            if (row.segment, row.offset) != (number, end):
+                missing = f"replicas/{replica}/journal/journal-{number:08d}.seg"
+                what = "is missing" if row.segment != number else f"ends at offset {end}, {row.offset} was expected"
+                problems.append(f"{missing if row.segment != number else row.file}: {what}")
+                holed.add(replica)
+                break
+            number, end = number + 1, row.end
+        if replica not in holed and mark is not None and end < mark:
+            where = f"{rows[-1].file}, byte {_size(rows[-1])}" if rows else f"replicas/{replica}/journal"
+            problems.append(f"{where}: the journal ends {mark - end} bytes before what this replica vouched for")
+            short.add(replica)
+    return short - holed
+
+
+def _foreign(segments: list[Any], problems: list[str]) -> set[int]:
+    """The replicas whose journals are of another cluster than most are, or than the first is."""
+    files: dict[str, list[str]] = defaultdict(list)
+    replicas: dict[str, set[int]] = defaultdict(set)
+    for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
+        files[row.cluster].append(row.file)
+        replicas[row.cluster].add(row.replica)
+    if len(files) < 2:
+        return set()
+    ours = max(files, key=lambda cluster: (len(replicas[cluster]), -min(replicas[cluster])))
+    for cluster in sorted(files.keys() - {ours}):
+        problems.append(f"{files[cluster][0]}: it belongs to another cluster, {cluster} and not {ours}")
+    return set().union(*(replicas[cluster] for cluster in files.keys() - {ours}))
+
+
+def _size(segment: Any) -> int:
+    """Where the usable part of a segment ends in its file."""
+    return HEADER_BYTES + int(segment.end - segment.offset)
+
+
+def _members(lives: list[Any], segments: list[Any]) -> dict[int, list[int]]:
+    members: dict[int, set[int]] = defaultdict(set)
+    for row in lives:
+        if row.event in ("started", "members"):
+            for shard, replicas in msgspec.json.decode(row.members).items():
+                members[int(shard)].update(replicas)
+    if not members:
+        for row in segments:
+            members[row.shard].add(row.replica)
+    return {shard: sorted(members[shard]) for shard in sorted(members)}
+
+
+def _added(lives: list[Any]) -> list[int]:
+    """The shards that some replica has not known when it began."""
+    told = [set(msgspec.json.decode(row.members)) for row in lives if row.event in ("started", "members")]
+    return sorted(int(shard) for shard in set().union(*told) - set.intersection(*told)) if told else []
+
+
+def _newcomers(lives: list[Any]) -> set[int]:
+    """The replicas that were to be added and, as they say themselves, never were: they have delivered nothing."""
+    known = {row.replica: False for row in lives if row.event == "started"}
+    for row in lives:
+        if row.event in ("started", "members") and row.replica in known:
+            known[row.replica] |= any(row.replica in members for members in msgspec.json.decode(row.members).values())
+    return {replica for replica, belongs in known.items() if not belongs}
+
+
+def _removed(shards: Mapping[int, list[int]], lives: list[Any]) -> set[int]:
+    """By the last word of each shard on its own members, if they have changed at all."""
+    last: dict[int, tuple[int, int, list[int]]] = {}
+    for row in lives:
+        if row.event == "members":
+            own = msgspec.json.decode(row.members).get(str(row.shard), [])
+            last[row.shard] = max(last.get(row.shard, (-1, 0, [])), (row.delivered, row.at, own))
+    return {r for shard, (_, _, own) in last.items() for r in shards.get(shard, ()) if r not in own}
+
+
+def _ends(lives: list[Any], begins: Iterable[int]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
+    """(replicas with a life that did not end in good order, those whose last one did not, what the others said at their
+    last clean stop). begins: those of whose lives some are not known, and count as if one had ended badly."""
+    crashed = set(begins)
+    stops: dict[int, tuple[int, int, int, int]] = {}
+    running = dict.fromkeys(begins, True)
+    for row in sorted(lives, key=lambda row: (row.replica, row.offset)):
+        if row.event == "started":
+            if running.get(row.replica):
+                crashed.add(row.replica)
+            running[row.replica] = True
+        elif row.event == "stopped":
+            running[row.replica] = False
+            stops[row.replica] = (row.replica, row.shard, row.delivered, row.completed)
+    down = {replica for replica, alive in running.items() if alive}
+    return sorted(crashed | down), sorted(down), [stops[replica] for replica in sorted(stops)]
+
+
+def behind(inputs: Inputs, tops: Mapping[int, Top]) -> list[str]:
+    """Which replicas are behind the furthest one of their shard. That is no violation: they might still catch up."""
+    out = []
+    stopped = {stop[0] for stop in inputs.stops}
+    for shard in inputs.shards:
+        members = inputs.staying(shard)
+        furthest = max((tops[r].delivered for r in members if r in tops), default=0)
+        for replica in members:
+            position = max((p for r, p, _ in inputs.installed if r == replica), default=0)
+            position = max(position, tops[replica].delivered if replica in tops else 0)
+            if position < furthest and replica not in inputs.unsure:
+                clean = replica in stopped and replica not in inputs.crashed
+                how = "it had stopped in good order" if clean else "it had crashed at some time, or still ran"
+                out.append(
+                    f"replica {replica} of shard {shard} ends at position {position} of {furthest},"
+                    f" {furthest - position} behind; {how}"
+                )
+    return out

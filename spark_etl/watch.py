@@ -1,0 +1,109 @@
+"""Following a run that goes on: round after round, what is new is extracted, and the run is judged as far as it goes.
+
+A round reads the histories, and then the journals up to the last flushed batch; of both only what is new is parsed.
+Clients may know more than is in the journals yet, so a round judges what the histories said when the one before it
+began, and all of the journals: every answer has had a round's time to be written everywhere. What is judged is the
+whole run, by kernels first: only for what they suspect checks are planned, and these explain as they do in an audit.
+Nothing but the tables is carried from round to round, so one that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from spark_etl.audit.runner import Audit
+from spark_etl.ingest.sources import find_segments
+from spark_etl.ingest.tables import (
+    SMALL_EXTRACTION_BYTES,
+    Manifest,
+    Unreadable,
+    extract,
+    load_manifest,
+    total_bytes,
+)
+from spark_etl.report import VALID, Report, Violation
+
+Clock = Callable[[], float]
+
+
+class Round(msgspec.Struct):
+    """What one round found. alarms: violations that no earlier round had, each with its property. lag: seconds since
+    that up to which all is judged. waiting: why there is nothing to judge yet, or empty."""
+
+    report: Report | None
+    alarms: list[tuple[str, Violation]]
+    lag: float
+    waiting: str = ""
+
+    def line(self) -> str:
+        """For people."""
+        if self.report is None:
+            return f"waiting: {self.waiting}"
+        report = self.report
+        what = f"{report.input['deliveries']:,} deliveries, {report.input['client events']:,} lines of clients"
+        open_ = [p.name for p in report.properties if p.verdict not in (VALID, "not applicable")]
+        rest = f" ({', '.join(open_)})" if open_ and report.verdict != VALID else ""
+        return f"{report.verdict}{rest}: {what}; judged up to {self.lag:.1f} s ago"
+
+
+class Watch:
+    """One run, followed in one session of Spark. clock: seconds, as `time.monotonic`."""
+
+    def __init__(
+        self, spark: SparkSession, run: Path, out: Path, *, expect_history: bool = True, clock: Clock = time.monotonic
+    ):
+        self._spark = spark
+        self._run = run
+        self._out = out
+        self._expect_history = expect_history
+        self._clock = clock
+        self._known: set[tuple[str, str, str]] = set()
+        self._since = clock()
+        self._judged: Manifest | None = None
+        self.report: Report | None = None
+
+    def round(self) -> Round:
+        """What is new since the last one."""
+        began, before = self._clock(), load_manifest(self._out) if self._judged else None
+        try:
+            now = self._extract()
+        except Unreadable as why:
+            return Round(None, [], 0.0, str(why))
+        to_judge = _as_known_before(now, before)
+        up_to = self._since if to_judge.histories != now.histories else began
+        if to_judge != self._judged:
+            audit = Audit(
+                self._spark, self._run, self._out, expect_history=self._expect_history, manifest=to_judge
+            )
+            self.report, self._judged = audit.check_all(), to_judge
+        self._since = began
+        assert self.report is not None
+        return Round(self.report, list(self._new(self.report)), self._clock() - up_to)
+
+    def _extract(self) -> Manifest:
+        large = self.report is None and total_bytes(find_segments(self._run)) > SMALL_EXTRACTION_BYTES
+        return extract(self._run, self._out, self._spark if large else None).manifest
+
+    def _new(self, report: Report) -> Iterator[tuple[str, Violation]]:
+        for prop in report.properties:
+            for violation in prop.examples:
+                found = (prop.name, violation.name, violation.sentence)
+                if found not in self._known:
+                    self._known.add(found)
+                    yield prop.name, violation
+
+
+def _as_known_before(now: Manifest, before: Manifest | None) -> Manifest:
+    """The journals as they are, the histories as they were; as they are, if they do not go on from what they were."""
+    if before is None or before.run != now.run:
+        return now
+    histories = {
+        name: old if (old := before.histories.get(name)) and old.files.keys() <= state.files.keys() else state
+        for name, state in now.histories.items()
+    }
+    return msgspec.structs.replace(now, histories=histories)

@@ -1,0 +1,116 @@
+"""Small runs in which clients read several shards, snapshots and what may be old, and what is wrong with that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from multicast.types import Timestamp
+from tests.spark_etl.runs import Run
+
+WRONG: dict[str, tuple[Callable[[], Run], str]] = {}
+"""Runs, each with what is found."""
+
+
+def wrong(found: str) -> Callable[[Callable[[], Run]], Callable[[], Run]]:
+    def enrol(make: Callable[[], Run]) -> Callable[[], Run]:
+        WRONG[make.__name__.removeprefix("_")] = make, found
+        return make
+
+    return enrol
+
+
+def written() -> Run:
+    """Transaction n is answered at 1004 + 10 n. Shard 0 has 0, 1 and 2, shard 1 has 0, 2 and 3. Nobody writes a9."""
+    run = Run()
+    run.transaction(writes={"a1": 1, "b1": 1})
+    run.transaction(writes={"a2": 1})
+    run.transaction(writes={"a1": 2, "b1": 2})
+    run.transaction(writes={"b2": 1})
+    run.stop()
+    return run
+
+
+def at(run: Run, **keys: int | None) -> dict[str, Timestamp | None]:
+    return {key: None if number is None else run.version(number) for key, number in keys.items()}
+
+
+@wrong("")
+def _reads_in_every_way() -> Run:
+    run = written()
+    run.look(at(run, a1=2, b1=2, a9=None), (1030, 1060), places={0: 3, 1: 2})
+    run.look(at(run, a1=2, a2=1, b2=3), (1100, 1110), places={0: 3, 1: 3})
+    run.look(at(run, a1=0, b1=0, b2=None), (1100, 1110), seen=run.version(1), consistency="snapshot")
+    run.look(at(run, a1=0), (1100, 1110), places={0: 1}, consistency="snapshot")
+    run.look(at(run, a1=0, b1=2), (1100, 1110), places={0: 2, 1: 2}, consistency="stale", age_us=80)
+    run.look(at(run, a1=2, b1=2), (1100, 1110), seen=run.version(2), consistency="stale", age_us=70)
+    run.look(at(run, a1=None, b1=None), (1000, 1110), seen=Timestamp(1, 0), consistency="snapshot")
+    run.look(at(run, a1=None, b2=None), (900, 1110), places={0: 0, 1: 2})
+    return run
+
+
+@wrong("unknown-place")
+def _a_read_at_a_place_that_nobody_has() -> Run:
+    run = written()
+    run.look(at(run, a1=2), (1100, 1110), places={0: 9, 1: 3})
+    return run
+
+
+@wrong("not-as-it-stood")
+def _a_snapshot_of_two_instants() -> Run:
+    run = written()
+    run.look(at(run, a1=0, b1=2), (1100, 1110), seen=run.version(1), consistency="snapshot")
+    return run
+
+
+@wrong("not-as-it-stood")
+def _a_snapshot_that_misses_what_was_deleted_later() -> Run:
+    run = written()
+    run.look(at(run, a1=None, b1=0), (1100, 1110), seen=run.version(1), consistency="snapshot")
+    return run
+
+
+@wrong("missed-what-was-answered")
+def _a_linearizable_read_at_an_old_place() -> Run:
+    """What it saw there was not overwritten."""
+    run = written()
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 2})
+    return run
+
+
+@wrong("missed-what-was-answered")
+def _a_linearizable_read_behind_another_one() -> Run:
+    """Nobody but a reader knew it before."""
+    run = written()
+    run.events[-1]["at_us"] = 2000
+    run.look(at(run, a1=2, b2=3), (1100, 1110), places={0: 3, 1: 3})
+    run.look(at(run, a1=2, b2=None), (1120, 1130), places={0: 3, 1: 2})
+    return run
+
+
+@wrong("older-than-promised")
+def _a_stale_read_that_is_older() -> Run:
+    run = written()
+    run.look(at(run, a1=0, b1=2), (1100, 1110), places={0: 2, 1: 2}, consistency="stale", age_us=70)
+    return run
+
+
+@wrong("older-than-promised")
+def _a_stale_version_that_is_older() -> Run:
+    run = written()
+    run.look(at(run, a1=0, b1=0), (1100, 1110), seen=run.version(1), consistency="stale", age_us=70)
+    return run
+
+
+@wrong("no-one-instant")
+def _half_of_a_transaction() -> Run:
+    run = written()
+    run.look(at(run, a1=0, b1=2), (1012, 1060), places={0: 2, 1: 2})
+    return run
+
+
+@wrong("no-one-instant")
+def _a_later_answer_without_an_earlier_one() -> Run:
+    """Of single collects: nobody had asked for the one when the other was answered."""
+    run = written()
+    run.look(at(run, a2=None, b2=3), (1003, 1060), places={0: 1, 1: 3})
+    return run

@@ -1,0 +1,49 @@
+"""Reads of several shards, snapshots and stale reads, as the certificate sees them. The checks: `test_audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.simulated.runner import Settings, run_seed
+from spark_etl.audit.runner import Audit
+from spark_etl.certify.proof import CLIENTS, PROMISES, READS
+from tests.spark_etl import certified
+from tests.spark_etl.promised import WRONG
+from tests.spark_etl.runs import Run
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_promise_is_proved_if_it_was_kept(tmp_path: Path, name: str):
+    make, found = WRONG[name]
+    proof = certified.of_directory(make().write(tmp_path / "run"), tmp_path / "out")
+    assert proof.holds(CLIENTS, READS)
+    assert proof.holds(PROMISES) == (not found), proof.why
+
+
+def test_what_simulated_clients_were_promised_is_proved(tmp_path: Path):
+    settings = Settings(protocol="white_box", size="small", reads=True)
+    assert run_seed(settings, 7, tmp_path / "run").violations == []
+    proof = certified.of_directory(tmp_path / "run", tmp_path / "out")
+    assert proof.holds(PROMISES), proof.why
+    assert set(proof.promises) == {"linearizable", "snapshot", "stale"}
+
+
+@pytest.mark.parametrize(("chained", "verdict"), [(True, "violated"), (False, "valid")])
+def test_what_was_missed_may_be_before_what_was_seen_by_others(
+    spark: Any, tmp_path: Path, chained: bool, verdict: str
+):
+    """What was seen was asked for before what was missed was answered; and it read what was asked for after that."""
+    run = Run()
+    run.transaction(writes={"a1": 1, "b1": 1})
+    run.transaction(writes={"a1": 2}, invoke=1012, complete=1014)
+    run.transaction(writes={"b2": 1}, invoke=1020)
+    run.transaction("b2" if chained else "", {"b1": 2}, invoke=1005)
+    run.stop()
+    run.look({"a1": run.version(0), "b1": run.version(3)}, (1006, 1060), places={0: 1, 1: 3})
+    audit = Audit(spark, run.write(tmp_path / "run"), tmp_path / "out", parts=("delivery", "transactions", "clients"))
+    found = next(p for p in audit.run().properties if p.name == PROMISES)
+    assert found.verdict == verdict, found
+    assert [one.name for one in found.examples] == ["no-one-instant"] * chained

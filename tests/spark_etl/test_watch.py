@@ -1,0 +1,104 @@
+"""A run that goes on is judged round after round; what goes wrong in it is said once, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from kvstore.core.audit import Read
+from multicast.records import BATCH_END, FRAME_BYTES, HEADER_BYTES, scan
+from spark_etl import stages
+from spark_etl.ingest import merging
+from spark_etl.ingest.tables import extract
+from spark_etl.jobs import app
+from spark_etl.watch import Watch
+from tests.spark_etl.runs import MEMBERS, bank_run, write_mark
+
+
+def grow(run: Path, whole: Path, share: float) -> None:
+    """So much of the batches of a finished run's journals, and of the lines of its histories, is there by now."""
+    for source in sorted([*whole.rglob("*.seg"), *whole.rglob("*.jsonl")]):
+        target, data = run / source.relative_to(whole), source.read_bytes()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix == ".seg":
+            found = [one for one in scan(data) if isinstance(one, tuple)]
+            ends = [at + FRAME_BYTES + 1 + len(body) for at, kind, body in found if kind == BATCH_END]
+            data = data[: ends[round(share * (len(ends) - 1))]]
+            write_mark(target.parent, len(data) - HEADER_BYTES)
+        else:
+            lines = data.splitlines(keepends=True)
+            data = b"".join(lines[: round(share * len(lines)) - 1])
+        target.write_bytes(data)
+
+
+@pytest.fixture
+def stale(tmp_path: Path) -> Path:
+    """A finished run, whose last transaction read what was overwritten."""
+    run = bank_run()
+    for records in run.records.values():
+        records.pop()
+    for number in range(3):
+        run.transaction("a3" if number else "", {"a3": number}, f="inc")
+    forged = (Read(b"a3", run.version(13)),)
+    for replica in MEMBERS[0]:
+        run.change(replica, run.positions[0], lambda outcome: setattr(outcome, "reads", forged))
+    run.stop()
+    return run.write(tmp_path / "whole")
+
+
+def test_a_stale_read_is_told_once_as_soon_as_it_is_in_the_journals(spark: Any, tmp_path: Path, stale: Path):
+    run, now = tmp_path / "run", [0.0]
+    (tmp_path / "out").mkdir()
+    run.mkdir()
+    watch = Watch(spark, run, tmp_path / "out", clock=lambda: now[0])
+    assert "no journal" in watch.round().waiting
+    grow(run, stale, 0.5)
+    first = watch.round()
+    assert first.report is not None and first.report.verdict == "valid" and not first.alarms
+    read = first.report.input["deliveries"]
+    watch = Watch(spark, run, tmp_path / "out", clock=lambda: now[0])
+    assert watch.round().line().startswith("valid: "), "a new one begins with what the last one left"
+    now[0] = 5.0
+    grow(run, stale, 1.0)
+    found = watch.round()
+    assert found.report is not None and found.lag == 5.0, "clients are judged as they were when the last round began"
+    assert found.report.input["deliveries"] > read and found.report.verdict == "violated"
+    said = {(name, one.name) for name, one in found.alarms}
+    assert ("reads return what the order says", "stale-read") in said
+    assert all(one.evidence for _, one in found.alarms)
+
+
+def test_the_command_ends_with_the_last_report(
+    spark: Any, tmp_path: Path, stale: Path, monkeypatch: pytest.MonkeyPatch
+):
+    @contextmanager
+    def session(*args: object) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(stages, "spark_session", session)
+    grow(tmp_path / "run", stale, 0.5)
+    result = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--every", "0", "--rounds", "2"])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("judged up to") == 2 and "verdict: valid" in result.output
+    assert (tmp_path / "run/audit/report.html").is_file()
+
+
+def test_small_files_of_many_rounds_are_merged(tmp_path: Path, stale: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(merging, "FILES_MAX", 2)
+    for step in range(1, 11):
+        grow(tmp_path / "run", stale, step / 10)
+        manifest = extract(tmp_path / "run", tmp_path / "out").manifest
+    once = extract(tmp_path / "run", tmp_path / "once").manifest
+    assert manifest.rows() == once.rows() and len(manifest.files()) <= 3 * len(once.files())
+    for table in ("deliveries", "writes"):
+        rows = [
+            sorted(map(str, pq.read_table(tmp_path / out / f"journal/table={table}", partitioning=None).to_pylist()))
+            for out in ("out", "once")
+        ]
+        assert rows[0] == rows[1]
