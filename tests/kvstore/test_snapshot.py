@@ -53,6 +53,12 @@ async def drop(replicas: list[LiveReplica]) -> int:
     return reached
 
 
+def lose_disk(replicas: list[LiveReplica], tmp_path: Path) -> None:
+    """The last one was stopped, and needs the whole history: nothing that its leader still has at hand will do."""
+    shutil.rmtree(config.replica_directory(tmp_path, 2))
+    identity.claim(tmp_path, replicas[2].config, 2, lost_disk=True)
+
+
 async def restart(replicas: list[LiveReplica], tmp_path: Path) -> None:
     """The last one was stopped; the links to it forget what they would have sent."""
     await asyncio.gather(*(replica.stop() for replica in replicas[:2]))
@@ -81,8 +87,7 @@ async def test_a_replica_without_its_disk_takes_a_snapshot_while_the_others_serv
         await fill(replicas, 0)
         dropped = await drop(replicas[:2])
         await replicas[2].stop()
-        shutil.rmtree(config.replica_directory(tmp_path, 2))
-        identity.claim(tmp_path, made, 2, lost_disk=True)
+        lose_disk(replicas, tmp_path)
         replicas[2] = LiveReplica(tmp_path, made, 2)
         _, *answers = await asyncio.gather(
             replicas[2].start(), *(apply(replicas[n % 2], Add(b"sum", 1)) for n in range(20))
@@ -100,7 +105,7 @@ async def test_a_replica_without_its_disk_takes_a_snapshot_while_the_others_serv
         await asyncio.gather(*(replica.stop() for replica in replicas))
 
 
-async def test_one_that_was_away_for_too_long_takes_a_snapshot_and_knows_what_it_answered(tmp_path: Path) -> None:
+async def test_who_takes_a_snapshot_knows_what_was_answered(tmp_path: Path) -> None:
     made = make_cluster(tmp_path, 1, 3, "white_box", commit_interval_ms=20)
     replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
     try:
@@ -113,6 +118,7 @@ async def test_one_that_was_away_for_too_long_takes_a_snapshot_and_knows_what_it
         told = await executed(replicas[0], again, add)
         await fill(replicas, 1)
         await drop(replicas[:2])
+        lose_disk(replicas, tmp_path)
         await restart(replicas, tmp_path)
         await eventually(lambda: replicas[2]._journal.floor > 0, "a snapshot is installed")
         await ready(replicas)
@@ -142,6 +148,7 @@ async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
         await replicas[2].stop()
         await fill(replicas, 0)
         await drop(replicas[:2])
+        lose_disk(replicas, tmp_path)
         with monkeypatch.context() as planted:
             planted.setattr(module, step, dies)
             await restart(replicas, tmp_path)
@@ -193,8 +200,7 @@ async def test_a_lost_disk_comes_back_while_journals_end(tmp_path: Path, monkeyp
             await write()
             assert written < 400
         await replicas[2].stop()
-        shutil.rmtree(config.replica_directory(tmp_path, 2))
-        identity.claim(tmp_path, made, 2, lost_disk=True)
+        lose_disk(replicas, tmp_path)
         replicas[2] = LiveReplica(tmp_path, made, 2)
         await replicas[2].start()
         while replicas[2].unready() and written < 600:
