@@ -126,12 +126,12 @@ def auth_root(directory: Directory, output: OutputOption = Output.text) -> None:
     """Make root's token and print it, once: from the replicas' next start on every request needs a token.
 
     Root may do everything, and makes roles and tokens for others (`kvstore role`, `kvstore token`)."""
-    from kvstore import config
+    from kvstore import changing
     from kvstore.api.rights import ROOT, digest_of, token_of
 
     token = token_of(ROOT, os.urandom(32))
-    found = config.load(directory)
-    config.save(directory, msgspec.structs.replace(found, root=digest_of(token).hex()))
+    with changing.alone(directory):
+        changing.update(directory, lambda now: msgspec.structs.replace(now, root=digest_of(token).hex()))
     remark("for every machine's cluster.json; replicas that run go on as they are until they are started again")
     tell(output, {"token": token}, token)
 

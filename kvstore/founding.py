@@ -63,7 +63,7 @@ async def settle(directory: Path, config: ClusterConfig, me: ReplicaConfig, tls:
             if step in (BEGUN, EMPTY):
                 return step == EMPTY
             if step == CLAIMED:
-                identity.create(directory, config, [me])
+                identity.prepare(directory, config, [me])
                 _log.info("the directory is claimed: all begin together", replica=me.id)
                 continue
             missing = [other.id for other, state in zip(others, told, strict=True) if state in (None, EMPTY)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore import certificates
+from kvstore import certificates, changing
 from kvstore.api.cluster import ClusterJson, decode_cluster
 from kvstore.api.codec import id_text
 from kvstore.api.model import SLOTS
@@ -29,8 +29,8 @@ from kvstore.cluster import (
     stop_started,
     wait_ready,
 )
-from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check, check_exposure, replica_directory, save
-from kvstore.identity import create
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check, check_exposure, replica_directory
+from kvstore.identity import prepare
 from kvstore.process import Handle, running
 from multicast import registry
 from multicast.types import GroupId, ProcessId, new_message_id
@@ -52,6 +52,14 @@ def add_replica(
     ports: for its peers and for HTTP; None: the next ones. ClusterError, ConfigError: why it cannot be; then nothing
     has changed, or the same command may be given again for another one.
     """
+    with changing.alone(directory):
+        return _add_replica(directory, shard, host, advertise, ports, say, insecure)
+
+
+def _add_replica(
+    directory: Path, shard: GroupId, host: str, advertise: str, ports: tuple[int, int] | None,
+    say: Callable[[str], None], insecure: bool,
+) -> Started:
     config = open_cluster(directory)
     _check_change(config, shard)
     peer_port, http_port = ports or _next_ports(config)
@@ -65,11 +73,12 @@ def add_replica(
     check(after, f"with replica {replica.id}")
     if config.tls:
         certificates.make(directory, after, say)
-    create(directory, after, [replica])
+    prepare(directory, after, [replica])
+    changing.replace(directory, config, after)
     try:
         started = start(directory, after, replica, insecure=insecure)
     except BaseException:
-        save(directory, config)
+        changing.replace(directory, after, config)
         raise
     _have_changed(after, shard, {"add": replica}, replica.id)
     problems: list[str] = []
@@ -90,6 +99,14 @@ def add_shard(
     ports: of the first, for its peers and for HTTP; the others get the following ones. None: the next ones.
     ClusterError, ConfigError: why it cannot be.
     """
+    with changing.alone(directory):
+        return _add_shard(directory, replicas, host, advertise, ports, say, insecure)
+
+
+def _add_shard(
+    directory: Path, replicas: int, host: str, advertise: str, ports: tuple[int, int] | None,
+    say: Callable[[str], None], insecure: bool,
+) -> tuple[GroupId, list[Started]]:
     config = open_cluster(directory)
     first = min(config.shards)
     _check_change(config, first)
@@ -141,7 +158,8 @@ def _with_shard(
     check(after, f"with shard {shard}")
     if config.tls:
         certificates.make(directory, after, say)
-    create(directory, after, new)
+    prepare(directory, after, new)
+    changing.replace(directory, config, after)
     return after, shard
 
 
@@ -179,13 +197,8 @@ def _wait_known(config: ClusterConfig, shard: GroupId, say: Callable[[str], None
 
 def remove_replica(directory: Path, replica_id: ProcessId, say: Callable[[str], None]) -> None:
     """Have a replica removed from its shard; it ends by itself. ClusterError, ConfigError: why it cannot be."""
-    config = open_cluster(directory)
-    replica = config.replica(replica_id)
-    if not replica.removed:
-        _check_change(config, replica.shard)
-        _have_changed(config, replica.shard, {"remove": replica_id}, replica_id)
-        replicas = [msgspec.structs.replace(r, removed=True) if r.id == replica_id else r for r in config.replicas]
-        save(directory, msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=tuple(replicas)))
+    with changing.alone(directory):
+        replica = _remove_replica(directory, replica_id)
     say(f"replica {replica_id} belongs to shard {replica.shard} no more")
     handle = Handle.of(replica_directory(directory, replica_id))
     if handle is not None:
@@ -194,6 +207,22 @@ def remove_replica(directory: Path, replica_id: ProcessId, say: Callable[[str], 
             handle.wait(KILL_GRACE_SECONDS)
         handle.close()
         say(f"replica {replica_id} (process {handle.pid}) stopped")
+
+
+def _remove_replica(directory: Path, replica_id: ProcessId) -> ReplicaConfig:
+    """As it was."""
+
+    def without(now: ClusterConfig) -> ClusterConfig:
+        replicas = [msgspec.structs.replace(r, removed=True) if r.id == replica_id else r for r in now.replicas]
+        return msgspec.structs.replace(now, epoch=now.epoch + 1, replicas=tuple(replicas))
+
+    config = open_cluster(directory)
+    replica = config.replica(replica_id)
+    if not replica.removed:
+        _check_change(config, replica.shard)
+        _have_changed(config, replica.shard, {"remove": replica_id}, replica_id)
+        changing.update(directory, without)
+    return replica
 
 
 def _check_change(config: ClusterConfig, shard: GroupId) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 
 import structlog
 
-from kvstore import identity
+from kvstore import changing, identity
 from kvstore.api.cluster import ClusterJson, LimitsJson
-from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig, load, save
+from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, Refused, Told
 from kvstore.core.replica import Replica
 from kvstore.core.rights import Rights
@@ -219,11 +219,14 @@ class LiveReplica:
 
     def put_in_place(self, replica: ReplicaConfig) -> None:
         """This replica takes the place of the one with its id, from now on and after every restart. ConfigError."""
-        stored = load(self._directory)  # it knows who was added in this life
-        known = stored.replica(replica.id)
-        if replica.id == self.me.id or replica.shard != known.shard or replica.since < known.since:
-            raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
-        save(self._directory, stored.with_replica(replica))
+
+        def placed(stored: ClusterConfig) -> ClusterConfig:  # it knows who was added in this life
+            known = stored.replica(replica.id)
+            if replica.id == self.me.id or replica.shard != known.shard or replica.since < known.since:
+                raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
+            return stored.with_replica(replica)
+
+        changing.update(self._directory, placed)
         self.config = self.config.with_replica(replica)
         self._addresses[replica.id] = replica.peer_address
         if self._host is not None:

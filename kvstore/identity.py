@@ -43,15 +43,20 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     lost_disk: bool = False
 
 
-def create(directory: Path, config: ClusterConfig, new: Iterable[ReplicaConfig] = ()) -> Path:
-    """Make `directory` with `cluster.json`, and the identities of `new`, else of all, that have not run; the path."""
-    for replica in new or config.replicas:
+def create(directory: Path, config: ClusterConfig) -> Path:
+    """Make `directory` with `cluster.json`, and the identities of all that have not run; the path."""
+    prepare(directory, config, config.replicas)
+    return save(directory, config)
+
+
+def prepare(directory: Path, config: ClusterConfig, new: Iterable[ReplicaConfig]) -> None:
+    """Make the identities of those that have not run."""
+    for replica in new:
         home = replica_directory(directory, replica.id)
         home.mkdir(parents=True, exist_ok=True)
         path = home / IDENTITY_FILE
         if not path.exists() or not read(home).started:
             write_atomically(path, json_text(_identity(config, replica.id, started=False)))
-    return save(directory, config)
 
 
 def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_disk: bool = False) -> Path:

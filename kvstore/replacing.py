@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore import config, identity
+from kvstore import changing, config, identity
 from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, open_cluster, start, wait_ready
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.process import Handle
@@ -41,6 +41,14 @@ def replace_replica(
 
     ClusterError, ConfigError: why it cannot be; the same command may be given again. insecure: see `check_exposure`.
     """
+    with changing.alone(directory):
+        return _replace_replica(directory, replica_id, changes, to, say, insecure)
+
+
+def _replace_replica(
+    directory: Path, replica_id: ProcessId, changes: Mapping[str, Any], to: Path, say: Callable[[str], None],
+    insecure: bool,
+) -> Started:
     before = open_cluster(directory)
     old = before.replica(replica_id)
     if problem := identity.cannot_return(before, replica_id):
@@ -56,7 +64,7 @@ def replace_replica(
         _put_away(config.replica_directory(to, replica_id), new.since, say)
         to.mkdir(parents=True, exist_ok=True)
         config.save(to, after)
-    config.save(directory, after)
+    changing.replace(directory, before, after)
     _tell(after, new, say)
     started = start(to, after, new, lost_disk=True, insecure=insecure)
     problems: list[str] = []

@@ -1,0 +1,71 @@
+"""Who may change a cluster's `cluster.json`, and when: one operator's command at a time on a machine, and none writes
+over what it has not read.
+
+A command that adds, removes or replaces takes long; it holds a lock (flock) on a file beside `cluster.json` until it is
+done, and the kernel takes it back however its process ends. Replicas write the file, too, when they are told of another
+one; so whoever writes looks whether it still says what it said when it was read, under a second lock that is held for
+that moment only. What neither sees: a command on another machine, which has a `cluster.json` of its own; there the
+shard decides, which takes one change at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvstore.config import CLUSTER_FILE, ClusterConfig, ConfigError, load, save
+
+COMMAND_LOCK, FILE_LOCK = ".changing", ".cluster.json.lock"
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """For a command that changes the cluster. ConfigError: another one does, or there is no such directory."""
+    try:
+        file = os.open(directory / COMMAND_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(f"{directory}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.pread(file, 20, 0).decode(errors="replace").strip()
+            raise ConfigError(
+                f"{directory}: another command{f' (process {other})' if other else ''} is changing this cluster: wait"
+                " until it is done, then give this one again; nothing was changed"
+            ) from None
+        os.ftruncate(file, 0)
+        os.pwrite(file, b"%d\n" % os.getpid(), 0)
+        yield
+        os.ftruncate(file, 0)
+    finally:
+        os.close(file)
+
+
+def update(directory: Path, change: Callable[[ClusterConfig], ClusterConfig]) -> ClusterConfig:
+    """Write what `change` makes of what `cluster.json` says now; that. ConfigError."""
+    file = os.open(directory / FILE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        after = change(load(directory))
+        save(directory, after)
+        return after
+    finally:
+        os.close(file)
+
+
+def replace(directory: Path, before: ClusterConfig, after: ClusterConfig) -> None:
+    """Write `after`, if `cluster.json` still says `before`. ConfigError: it does not."""
+
+    def checked(now: ClusterConfig) -> ClusterConfig:
+        if now != before:
+            raise ConfigError(
+                f"{directory / CLUSTER_FILE} has been changed since this command read it: look at what it says now, and"
+                " give the command again"
+            )
+        return after
+
+    update(directory, checked)

@@ -1,0 +1,94 @@
+"""One operator's command changes a cluster at a time, and none writes over what it has not read; real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvstore import changing, config, growing, replacing
+from kvstore.config import ConfigError
+from kvstore.identity import create
+from tests.ports import free_base_port
+
+HOLD = """
+import sys, pathlib
+from kvstore import changing
+with changing.alone(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+COUNT = """
+import sys, pathlib, msgspec
+from kvstore import changing
+for _ in range(40):
+    changing.update(pathlib.Path(sys.argv[1]), lambda now: msgspec.structs.replace(now, epoch=now.epoch + 1))
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a cluster of which nothing runs."""
+    made = config.new_cluster(
+        shards=1, replicas=3, protocol="white_box", cluster_id="ab" * 16, base_port=free_base_port(3)
+    )
+    create(tmp_path, made)
+    return tmp_path
+
+
+def python(*arguments: str) -> subprocess.Popen[str]:
+    """A process that we talk to."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """`kvstore ...`: its exit status, and its last line on standard error."""
+    done = subprocess.run([sys.executable, "-m", "kvstore", *arguments], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_of_two_commands_at_a_time_the_second_changes_nothing_and_says_who_is_first(directory: Path) -> None:
+    before = (directory / config.CLUSTER_FILE).read_bytes()
+    first = python("-c", HOLD, str(directory))
+    assert first.stdout is not None and first.stdout.readline() == "held\n"
+    try:
+        for asked in (
+            lambda: growing.add_replica(directory, 0, "127.0.0.1", "", None, str),
+            lambda: growing.add_shard(directory, 3, "127.0.0.1", "", None, str),
+            lambda: growing.remove_replica(directory, 2, str),
+            lambda: replacing.replace_replica(directory, 1, {}, directory, str),
+        ):
+            with pytest.raises(ConfigError, match=f"another command .process {first.pid}. is changing this cluster"):
+                asked()
+        status, said = command("cluster", "remove-replica", str(directory), "2")
+        assert status == 1 and f"another command (process {first.pid}) is changing this cluster" in said, said
+    finally:
+        first.kill()  # the kernel takes its lock back
+        first.communicate()
+    assert (directory / config.CLUSTER_FILE).read_bytes() == before
+    with changing.alone(directory):
+        changing.update(directory, lambda now: msgspec.structs.replace(now, epoch=7))
+    assert config.load(directory).epoch == 7
+
+
+def test_processes_that_write_it_at_a_time_lose_nothing(directory: Path) -> None:
+    writers = [python("-c", COUNT, str(directory)) for _ in range(3)]
+    for writer in writers:
+        _, said = writer.communicate(timeout=60)
+        assert writer.returncode == 0, said
+    assert config.load(directory).epoch == 3 * 40
+
+
+def test_what_was_changed_since_it_was_read_is_not_written_over(directory: Path) -> None:
+    before = config.load(directory)
+    by_hand = msgspec.structs.replace(before, dedup_window_ms=60_000)
+    config.save(directory, by_hand)
+    with pytest.raises(ConfigError, match="has been changed since this command read it"):
+        changing.replace(directory, before, msgspec.structs.replace(before, epoch=1))
+    assert config.load(directory) == by_hand
+    changing.replace(directory, by_hand, before)
+    assert config.load(directory) == before
