@@ -1,4 +1,4 @@
-"""The tables of a large, correct run whose versions run against real time: made by Spark, in the extract's schema.
+"""The tables of a large, correct run whose versions run against real time, in the extract's schema.
 
 Every shard has a logical clock of its own that counts its transactions, and shards are loaded unevenly: the n-th has
 1/n of the first one's transactions. At the end of every epoch one transaction touches all shards, and sets all clocks
@@ -6,36 +6,50 @@ to the greatest. In between, a version on a shard with little load is small howe
 busy shards ended before the invocation of one that precedes them: the cheap certificate of real time fails for them.
 Every message is a bundle of one transaction. The run is strictly serializable all the same: transactions take effect
 one after another, in the order of their numbers, each within its interval, and every version order is that order.
+
+Made with NumPy, some epochs at a time, so that a run of any length needs the same memory.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED
 from multicast.types import FINAL
 from spark_etl import schemas
-from spark_etl.frames.relations import version_of
+from spark_etl.certify.time import first_versions
 from spark_etl.ingest import tables
-from spark_etl.ingest.tables import MANIFEST, Manifest, SourceState
+from spark_etl.ingest.journals import arrow_schema
+from spark_etl.ingest.tables import MANIFEST, Manifest, SourceState, load_manifest
 
 EPOCH = 2_000
 """Transactions between two that touch all shards."""
+CHUNK = 100 * EPOCH
+"""Transactions that are made at a time: a row group of each file."""
 KEYS = 50_000
 """Of each shard."""
+READS = WRITES = 2
+"""Keys per shard that a transaction touches; it may draw the same one twice."""
 GAP_US = 200
 PROCESSES = 128
 LATENCY_US_MAX = GAP_US * PROCESSES // 2 - GAP_US
 """Half of it before, half after the effect: a process invokes nothing before it was answered."""
 BEGAN_US = 1_700_000_000_000_000
 DIGEST_EVERY = 64
+PAYLOAD_BYTES = 64
+RECORD_BYTES = 1_000
+"""Of journal offsets, between two positions."""
+HISTORY = "history/bench.jsonl"
+
+_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64's
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -50,239 +64,313 @@ class Shape(msgspec.Struct, frozen=True):
     stale: bool = False
 
 
-def _random(salt: int, below: int, *columns: str) -> Column:
-    return F.pmod(F.xxhash64(*(F.col(c) for c in columns), F.lit(salt)), F.lit(below)).cast("bigint")
+# -- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _transactions(spark: SparkSession, shape: Shape) -> DataFrame:
-    """number, epoch, all (touches all shards), shard (of the others)."""
-    weights = [1 / n for n in range(1, shape.shards + 1)]
-    bounds = [round(1_000_000 * sum(weights[: n + 1]) / sum(weights)) for n in range(shape.shards)]
-    drawn = _random(shape.seed, 1_000_000, "number")
-    shard = F.lit(shape.shards - 1)
-    for index in reversed(range(shape.shards - 1)):
-        shard = F.when(drawn < bounds[index], F.lit(index)).otherwise(shard)
-    return (
-        spark.range(shape.transactions)
-        .select(F.col("id").alias("number"), F.floor(F.col("id") / EPOCH).alias("epoch"))
-        .withColumn("all", (F.col("number") % EPOCH) == EPOCH - 1)
-        .withColumn("shard", F.when(~F.col("all"), shard))
-    )
+def _binary(rows: np.ndarray) -> pa.Array:
+    """16 bytes each, from pairs of 64-bit numbers."""
+    data = np.ascontiguousarray(rows).astype(">u8")
+    offsets = np.arange(0, 16 * len(rows) + 1, 16, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _eight(number: Column) -> Column:
-    return F.unhex(F.lpad(F.hex(number.cast("bigint")), 16, "0"))
+def _mixed(*numbers: Any) -> np.ndarray:
+    """Pairs of 64-bit numbers that look random: equal for equal arguments."""
+    with np.errstate(over="ignore"):
+        out = np.zeros(np.broadcast_shapes(*(np.shape(n) for n in numbers)), np.uint64)
+        halves = []
+        for _ in range(2):
+            for number in numbers:
+                out = (out + np.asarray(number).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(_MIX[0])
+                out = (out ^ (out >> np.uint64(27))) * np.uint64(_MIX[1])
+                out ^= out >> np.uint64(31)
+            halves.append(out)
+    return np.column_stack(halves)
 
 
-def parts(spark: SparkSession, shape: Shape) -> DataFrame:
-    """One row per transaction and shard that it touches: number, id, gts (its message's), version, shard, position,
-    destinations, origin."""
-    every = F.array(*(F.lit(n) for n in range(shape.shards)))
-    touched = F.when(F.col("all"), every).otherwise(F.array("shard"))
-    made = _transactions(spark, shape).withColumn("destinations", touched)
-    here = made.withColumn("shard", F.explode("destinations"))
-    in_epoch = Window.partitionBy("epoch", "shard").orderBy("number")
-    ranked = here.withColumn("rank", F.row_number().over(in_epoch))
-    counts = ranked.groupBy("epoch", "shard").agg(F.count("*").alias("count"))
-    shard_before = Window.partitionBy("shard").orderBy("epoch").rowsBetween(Window.unboundedPreceding, -1)
-    before = Window.orderBy("epoch").rowsBetween(Window.unboundedPreceding, -1)  # as many rows as epochs
-    clocks = (
-        counts.groupBy("epoch").agg(F.max("count").alias("most"))
-        .select("epoch", "most", F.coalesce(F.sum("most").over(before), F.lit(0)).alias("clock"))
-    )  # fmt: skip
-    positions = counts.select("epoch", "shard", F.coalesce(F.sum("count").over(shard_before), F.lit(0)).alias("done"))
-    time = F.col("clock") + F.when(F.col("all"), F.col("most")).otherwise(F.col("rank"))
-    owner = F.when(F.col("all"), F.lit(shape.shards)).otherwise(F.col("shard"))
-    placed = (
-        ranked.join(F.broadcast(positions), ["epoch", "shard"]).join(F.broadcast(clocks), "epoch")
-        .select(
-            "number", F.concat(_eight(F.lit(shape.seed)), _eight(F.col("number"))).alias("id"),
-            F.concat(_eight(time + 1), _eight(owner + 1)).alias("gts"), "shard",
-            (F.col("done") + F.col("rank")).alias("position"), "destinations",
-            (F.element_at("destinations", 1) * shape.replicas).alias("origin"),
-        )
-    )  # fmt: skip
-    return placed.withColumn("version", version_of(F.col("gts"), 0))
+def _table(schema: pa.Schema, columns: Mapping[str, Any], rows: int) -> pa.Table:
+    """Single values stand for every row; what is not given is null."""
+    arrays = []
+    for field in schema:
+        value = columns.get(field.name)
+        if not isinstance(value, (pa.Array, np.ndarray)):
+            value = pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)
+        arrays.append(pa.array(value, field.type) if isinstance(value, np.ndarray) else value.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def accesses(placed: DataFrame, shape: Shape) -> tuple[DataFrame, DataFrame]:
-    """(reads, writes) of `parts`, once each, two per shard: number, id, gts, shard, position, key; version of reads."""
-
-    busiest = 1 / sum(1 / n for n in range(1, shape.shards + 1))
-    share = round(1_000_000 * min(shape.hot / busiest, 1.0))  # of the busiest shard's operations
-
-    def keys(salt: int) -> Column:
-        drawn = [
-            F.when((F.col("shard") == 0) & (_random(salt + n + 70, 1_000_000, "number") < share), F.lit(0))
-            .otherwise(_random(salt + n, KEYS, "number", "shard"))
-            for n in (0, 1)
-        ]  # fmt: skip
-        many = [F.concat(F.lit("s"), F.col("shard"), F.lit("/"), key) for key in drawn]
-        return F.explode(F.array_distinct(F.array(*(key.cast("binary") for key in many))))
-
-    columns = ("number", "id", "gts", "shard", "position", "key")
-    placed = placed.withColumn("gts", F.col("version"))
-    reads = placed.withColumn("key", keys(shape.seed + 10)).select(*columns)
-    writes = placed.withColumn("key", keys(shape.seed + 20)).select(*columns)
-    both = reads.withColumn("write", F.lit(False)).unionByName(writes.withColumn("write", F.lit(True)))
-    earlier = Window.partitionBy("key").orderBy("gts", "write").rowsBetween(Window.unboundedPreceding, -1)
-    last = F.last(F.when(F.col("write"), F.col("gts")), ignorenulls=True).over(earlier)
-    seen = both.withColumn("version", F.coalesce(last, F.lit(bytes(16)))).where(~F.col("write"))
-    seen = seen.drop("write")
-    return _with_stale_read(seen, writes, shape) if shape.stale else seen, writes
+# -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def _with_stale_read(reads: DataFrame, writes: DataFrame, shape: Shape) -> DataFrame:
-    """One read in the middle of the run returns the version before the last one."""
-    middle = (F.col("number") >= shape.transactions // 2) & (F.col("number") % EPOCH != EPOCH - 1)
-    one = reads.where(middle & (F.col("version") != F.lit(bytes(16)))).orderBy("number", "key").first()
-    if one is None:
-        raise ValueError("no read could be stale: more transactions are needed")
-    older = writes.where((F.col("key") == bytes(one.key)) & (F.col("gts") < bytes(one.version)))
-    before = older.agg(F.max("gts").alias("gts")).first()
-    version = bytes(before.gts) if before is not None and before.gts is not None else bytes(16)
-    this = (F.col("number") == one.number) & (F.col("key") == bytes(one.key))
-    return reads.withColumn("version", F.when(this, F.lit(version)).otherwise(F.col("version")))
+class _Part(NamedTuple):
+    """Some epochs at one shard; a row per transaction. number; everywhere: it touches all shards; gts: of its message.
+    of_read, key_read, seen: row, key and version of every read; of_write, key_written: of every write."""
+
+    shard: int
+    number: np.ndarray
+    everywhere: np.ndarray
+    gts: np.ndarray
+    version: np.ndarray
+    position: np.ndarray
+    of_read: np.ndarray
+    key_read: np.ndarray
+    seen: np.ndarray
+    of_write: np.ndarray
+    key_written: np.ndarray
 
 
-def _at_replicas(frame: DataFrame, shape: Shape) -> DataFrame:
-    """The same rows at every replica of the shard, with their place."""
-    offsets = F.array(*(F.lit(n) for n in range(shape.replicas)))
-    return (
-        frame.withColumn("copy", F.explode(offsets))
-        .withColumn("replica", (F.col("shard") * shape.replicas + F.col("copy")).cast("int"))
-        .withColumn("segment", F.lit(0))
-        .withColumn("offset", F.col("position") * 1000)
-    )
+class _Run:
+    """What is carried from one chunk to the next: the clock, how far each shard is, and of each key the last version
+    and the one before it (zeros: none)."""
+
+    def __init__(self, shape: Shape):
+        self._shape = shape
+        self._rng = np.random.default_rng(shape.seed)
+        self._clock = 0
+        self.done = [0] * shape.shards
+        self._last = np.zeros((shape.shards, KEYS, 2), np.uint64)
+        self._older = np.zeros((shape.shards, KEYS, 2), np.uint64)
+        self._stale = shape.stale
+
+    def chunk(self, begin: int, end: int) -> list[_Part]:
+        """The transactions with these numbers, shard by shard. begin: where an epoch does."""
+        shape = self._shape
+        number = np.arange(begin, end)
+        everywhere = number % EPOCH == EPOCH - 1
+        weights = 1 / np.arange(1, shape.shards + 1)
+        shard = self._rng.choice(shape.shards, len(number), p=weights / weights.sum())
+        epoch = (number - begin) // EPOCH
+        mine = [(shard == n) | everywhere for n in range(shape.shards)]
+        counts = np.array([np.bincount(epoch[here], minlength=int(epoch[-1]) + 1) for here in mine])
+        most = counts.max(axis=0)
+        clock = self._clock + np.concatenate(([0], np.cumsum(most)))
+        self._clock = int(clock[-1])
+        parts = []
+        for n, here in enumerate(mine):
+            first = np.concatenate(([0], np.cumsum(counts[n])))
+            at = epoch[here]
+            rank = np.arange(len(at)) - first[at] + 1
+            total = everywhere[here]
+            time = clock[at] + np.where(total, most[at], rank)
+            owner = np.where(total, shape.shards, n)
+            gts = np.column_stack([time + 1, owner + 1]).astype(np.uint64)
+            position = self.done[n] + np.arange(1, len(at) + 1)
+            self.done[n] += len(at)
+            parts.append(self._accesses(n, number[here], total, gts, position))
+        return parts
+
+    def _keys(self, shard: int, rows: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Row and key of each access: `count` per row, without those drawn twice."""
+        keys = self._rng.integers(0, KEYS, (rows, count))
+        if shard == 0 and self._shape.hot:
+            busiest = 1 / sum(1 / n for n in range(1, self._shape.shards + 1))  # this shard's share of all
+            keys[self._rng.random((rows, count)) < self._shape.hot / busiest] = 0
+        keys.sort(axis=1)
+        new = np.ones(keys.shape, bool)
+        new[:, 1:] = keys[:, 1:] != keys[:, :-1]
+        return np.nonzero(new)[0], keys[new]
+
+    def _accesses(
+        self, shard: int, number: np.ndarray, everywhere: np.ndarray, gts: np.ndarray, position: np.ndarray
+    ) -> _Part:
+        version, rows = first_versions(gts), len(number)
+        of_read, key_read = self._keys(shard, rows, READS)
+        of_write, key_written = self._keys(shard, rows, WRITES)
+        order = np.lexsort((of_write, key_written))
+        key, wrote = key_written[order], version[of_write[order]]
+        latest = np.searchsorted(key * rows + of_write[order], key_read * rows + of_read) - 1
+        here = (latest >= 0) & (key[latest] == key_read)
+        seen = np.where(here[:, None], wrote[latest], self._last[shard, key_read])
+        follows = np.concatenate(([False], key[1:] == key[:-1]))
+        before = np.where(follows[:, None], np.roll(wrote, 1, axis=0), self._last[shard, key])
+        middle = (number[of_read] >= self._shape.transactions // 2) & ~everywhere[of_read] & seen.any(axis=1)
+        if self._stale and middle.any():
+            one = int(np.argmax(middle))
+            seen[one] = before[latest[one]] if here[one] else self._older[shard, key_read[one]]
+            self._stale = False
+        ends = np.append(~follows[1:], True)
+        self._older[shard, key[ends]] = before[ends]
+        self._last[shard, key[ends]] = wrote[ends]
+        return _Part(shard, number, everywhere, gts, version, position, of_read, key_read, seen, of_write, key_written)
 
 
-def _effect_us() -> Column:
-    return BEGAN_US + F.col("number") * GAP_US
+# -- the tables -------------------------------------------------------------------------------------------------------
 
 
-def journal(placed: DataFrame, reads: DataFrame, writes: DataFrame, shape: Shape) -> dict[str, DataFrame]:
-    """The large tables of the journals. reads, writes: from `accesses`."""
-    here = _at_replicas(placed, shape)
-    lag = _random(shape.seed + 30, LATENCY_US_MAX // 2, "number", "replica")
-    digest = F.unhex(F.md5(F.concat_ws("/", "shard", "position")))
-    done = here.select(
-        "*", (_effect_us() + lag).alias("at"), F.lit(FINAL).alias("stage"), F.lit(False).alias("expired"),
-        F.lit(64).alias("payload_bytes"), F.lit(False).alias("single"), F.lit(None).alias("installed_from"),
-        F.lit(0).alias("index"), F.lit(None).alias("message"), F.col("gts").alias("timestamp"),
-        F.lit(APPLIED).alias("status"),
-        F.lit(True).alias("succeeded"), F.lit(True).alias("effect"),
-        F.unhex(F.md5(F.concat("id", F.col("shard").cast("string").cast("binary")))).alias("content"),
-        F.unhex(F.md5("id")).alias("bundle"),
-        F.when(F.col("position") % DIGEST_EVERY == 0, digest).alias("state_digest"), F.lit("").alias("reason"),
-    )  # fmt: skip
-    sent = placed.where(F.col("shard") == F.element_at("destinations", 1)).select(
-        "*", F.col("origin").alias("replica"), F.lit(0).alias("segment"),
-        (F.col("position") * 1000 - 1).alias("offset"), (_effect_us() - LATENCY_US_MAX // 4).alias("at"),
-    )  # fmt: skip
-    value = _eight(F.col("number"))
+def _effect_us(number: np.ndarray) -> np.ndarray:
+    return BEGAN_US + number * GAP_US
+
+
+def _ids(number: np.ndarray, shape: Shape) -> np.ndarray:
+    return np.column_stack([np.full(len(number), shape.seed, np.uint64), number.astype(np.uint64)])
+
+
+def _destinations(part: _Part, shape: Shape) -> tuple[pa.Array, np.ndarray]:
+    """And the first one of each."""
+    sizes = np.where(part.everywhere, shape.shards, 1)
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    values = np.full(offsets[-1], part.shard, np.int32)
+    inside = np.repeat(part.everywhere, sizes)
+    values[inside] = np.tile(np.arange(shape.shards), int(part.everywhere.sum()))
+    found = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))
+    return found, np.where(part.everywhere, 0, part.shard)
+
+
+def _journals(part: _Part, shape: Shape, names: pa.Array) -> Iterator[tuple[str, int, dict[str, Any], int]]:
+    """Table, replica, columns and rows of a shard's journals. names: of its keys."""
+    destinations, first = _destinations(part, shape)
+    ids, gts, version = _binary(_ids(part.number, shape)), _binary(part.gts), _binary(part.version)
+    common = {
+        "shard": part.shard, "segment": 0, "offset": part.position * RECORD_BYTES, "position": part.position, "id": ids,
+    }  # fmt: skip
+    rows, origin = len(part.number), first * shape.replicas
+    kept = pa.array(part.position % DIGEST_EVERY == 0)
+    digest = _binary(_mixed(part.shard, part.position))
+    outcome = common | {
+        "gts": version, "index": 0, "timestamp": gts, "status": APPLIED, "succeeded": True, "effect": True,
+        "content": _binary(_mixed(part.number, part.shard + 1)), "bundle": _binary(_mixed(part.number)),
+        "state_digest": _if(kept, digest), "reason": "",
+    }  # fmt: skip
+    delivery = common | {
+        "gts": gts, "stage": FINAL, "expired": False, "destinations": destinations, "origin": origin,
+        "payload_bytes": PAYLOAD_BYTES, "single": False,
+    }  # fmt: skip
+
+    def of(row: np.ndarray, key: np.ndarray) -> dict[str, Any]:
+        position = part.position[row]
+        return common | {
+            "position": position, "offset": position * RECORD_BYTES, "id": ids.take(pa.array(row)),
+            "gts": version.take(pa.array(row)), "key": names.take(pa.array(key)),
+        }  # fmt: skip
+
+    read = of(part.of_read, part.key_read) | {"version": _binary(part.seen)}
+    value = pa.array(part.number.astype(">u8").view("S8")).cast(pa.binary())
+    written = of(part.of_write, part.key_written) | {
+        "value": value.take(pa.array(part.of_write)), "deleted": False, "digested": False,
+    }  # fmt: skip
+    for replica in range(part.shard * shape.replicas, (part.shard + 1) * shape.replicas):
+        lag = _mixed(part.number, replica + 1)[:, 0] % np.uint64(LATENCY_US_MAX // 2)
+        when = {"replica": replica, "at": _effect_us(part.number) + lag.astype(np.int64)}
+        yield "deliveries", replica, delivery | when, rows
+        yield "outcomes", replica, outcome | when, rows
+        yield "reads", replica, read | when, len(part.of_read)
+        yield "writes", replica, written | when, len(part.of_write)
+    mine = np.flatnonzero(first == part.shard)
+    sent = {
+        "replica": part.shard * shape.replicas, "shard": part.shard, "segment": 0, "id": ids.take(pa.array(mine)),
+        "offset": part.position[mine] * RECORD_BYTES - 1, "destinations": destinations.take(pa.array(mine)),
+        "at": _effect_us(part.number[mine]) - LATENCY_US_MAX // 4,
+    }  # fmt: skip
+    yield "submitted", part.shard * shape.replicas, sent, len(mine)
+
+
+def _if(condition: pa.Array, values: pa.Array) -> pa.Array:
+    """Null elsewhere."""
+    at = np.where(np.asarray(condition), np.arange(len(values)), -1)
+    return values.take(pa.array(at, mask=at < 0))
+
+
+def _history(begin: int, end: int, parts: list[_Part], shape: Shape, names: list[pa.Array]) -> dict[str, Any]:
+    """What the clients would have written down: two lines per transaction, of the numbers from `begin` up to `end`."""
+    number = np.arange(begin, end)
+    version = np.zeros((len(number), 2), np.uint64)
+    for part in reversed(parts):
+        version[part.number - begin] = part.version
+    row = np.concatenate([part.number[part.of_read] - begin for part in parts])
+    order = np.argsort(row, kind="stable")
+    keys = pa.concat_arrays([names[p.shard].take(pa.array(p.key_read)) for p in parts]).cast(pa.string())
+    seen = _binary(np.concatenate([part.seen for part in parts])[order])
+    ends = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=len(number)))))
+    told = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys.take(pa.array(order)), seen)
+    twice, answer = np.repeat(np.arange(len(number)), 2), np.tile([False, True], len(number))
+    lag = _mixed(number, shape.seed) % np.uint64(LATENCY_US_MAX // 2)
+    before, after = (half.astype(np.int64) for half in lag.T)
+    at = np.column_stack([_effect_us(number) - before, _effect_us(number) + after]).reshape(-1)
+    said = pa.array(np.where(answer, twice, 0), mask=~answer)
     return {
-        "deliveries": done,
-        "outcomes": done.withColumn("gts", F.col("version")),
-        "submitted": sent,
-        "reads": _at_replicas(reads, shape),
-        "writes": _at_replicas(writes, shape).select(
-            "*", value.alias("value"), F.lit(False).alias("deleted"), F.lit(False).alias("digested")
-        ),
-    }
+        "file": HISTORY, "line": 2 * begin + 1 + np.arange(2 * len(number)), "process": number[twice] % PROCESSES,
+        "type": pa.array(["invoke", "ok"]).take(pa.array(answer.astype(np.int8))), "at_us": at,
+        "id": _binary(_ids(number[twice], shape)), "f": "txn", "version": _binary(version).take(said),
+        "succeeded": pa.array(answer, mask=~answer), "reads": told.take(said),
+        "position": 0,
+    }  # fmt: skip
 
 
-def history(placed: DataFrame, reads: DataFrame, shape: Shape) -> DataFrame:
-    """What the clients would have written down."""
-    told = reads.groupBy("number").agg(
-        F.map_from_entries(F.collect_list(F.struct(F.col("key").cast("string"), F.col("version")))).alias("reads")
-    )
-    one = placed.where(F.col("shard") == F.element_at("destinations", 1)).join(told, "number")
-    half = LATENCY_US_MAX // 2
-    began = _effect_us() - _random(shape.seed + 40, half, "number")
-    ended = _effect_us() + _random(shape.seed + 50, half, "number")
-    event = F.struct
-    return one.withColumn(
-        "event",
-        F.explode(
-            F.array(
-                event(
-                    F.lit("invoke").alias("type"), began.alias("at_us"), (F.col("number") * 2 + 1).alias("line"),
-                    F.lit(None).cast("binary").alias("version"), F.lit(None).cast("boolean").alias("succeeded"),
-                    F.lit(None).cast("map<string,binary>").alias("reads"),
-                ),
-                event(
-                    F.lit("ok").alias("type"), ended.alias("at_us"), (F.col("number") * 2 + 2).alias("line"),
-                    "version", F.lit(True).alias("succeeded"), F.col("reads"),
-                ),
-            )
-        ),
-    ).select(
-        F.lit("history/bench.jsonl").alias("file"), "event.line", (F.col("number") % PROCESSES).alias("process"),
-        "event.type", "event.at_us", "id", F.lit("txn").alias("f"), "event.version", "event.succeeded", "event.reads",
-        *(F.lit(None).alias(name) for name in ("value", "error", "asked", "told", "shard", "position", "consistency",
-                                               "age_us", "places", "seen", "damage")),
-    )  # fmt: skip
-
-
-def _small(spark: SparkSession, placed: DataFrame, shape: Shape) -> dict[str, DataFrame]:
+def _small(done: list[int], shape: Shape) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the small tables. done: deliveries of each shard."""
     members = {str(s): [s * shape.replicas + n for n in range(shape.replicas)] for s in range(shape.shards)}
-    text = msgspec.json.encode(members).decode()
-    tops = {row.shard: row.top for row in placed.groupBy("shard").agg(F.max("position").alias("top")).collect()}
     end = BEGAN_US + shape.transactions * GAP_US + LATENCY_US_MAX
-    lives: list[tuple[Any, ...]] = []
-    segments: list[tuple[Any, ...]] = []
-    for shard, replicas in members.items():
-        top = tops.get(int(shard), 0)
-        for replica in replicas:
-            place = (replica, int(shard), 0)
-            lives.append((*place, 0, BEGAN_US, "started", str(replica), "bench", "none", text, None, None, None))
-            lives.append((*place, (top + 1) * 1000, end, "stopped", None, None, None, None, top, top, None))
+    lives, segments = [], []
+    for shard, top in enumerate(done):
+        for replica in members[str(shard)]:
+            place = {"replica": replica, "shard": shard, "segment": 0}
+            lives.append({
+                **place, "offset": 0, "at": BEGAN_US, "event": "started", "incarnation": str(replica),
+                "protocol": "bench", "durability": "none", "members": msgspec.json.encode(members).decode(),
+            })  # fmt: skip
+            stop = {"offset": (top + 1) * RECORD_BYTES, "at": end, "event": "stopped"}
+            lives.append({**place, **stop, "delivered": top, "completed": top})
             name = f"replicas/{replica}/journal/journal-00000000.seg"
-            segments.append((*place, 0, name, (top + 1) * 1000, 2 * top + 2, "bench"))
-    rows: dict[str, list[tuple[Any, ...]]] = {"lives": lives, "segments": segments, "damage": []}
-    return {name: spark.createDataFrame(many, schemas.table_schema(name)) for name, many in rows.items()}
+            segments.append({
+                **place, "offset": 0, "file": name, "end": (top + 1) * RECORD_BYTES, "records": 2 * top + 2,
+                "cluster": "bench",
+            })  # fmt: skip
+    return {"lives": lives, "segments": segments}
 
 
-def _write(frame: DataFrame, place: Path) -> None:
-    """A file per replica, named as those of an extraction; or several of a table that is nobody's."""
-    if "replica" not in frame.columns:
-        frame.write.mode("overwrite").parquet(str(place))
-        return
-    order = [name for name in ("whose", "offset") if name in ("whose", *frame.columns)]
-    whose = frame.withColumn("whose", F.col("replica")).repartition("whose").sortWithinPartitions(*order)
-    whose.write.mode("overwrite").partitionBy("whose").parquet(str(place))
-    for path in place.glob("whose=*/*.parquet"):
-        path.rename(place / f"r{path.parent.name.removeprefix('whose=')}-{path.name}")
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-        with suppress(OSError):  # there are more files
-            path.parent.rmdir()
+class _Files:
+    """Parquet files, and how many rows each has, by table."""
+
+    def __init__(self, out: Path):
+        self._out = out
+        self._open: dict[str, pq.ParquetWriter] = {}
+        self.states: dict[str, SourceState] = {}
+
+    def add(self, table: str, stem: str, rows: pa.Table) -> None:
+        name = f"{tables.place(table)}/{stem}.parquet"
+        if name not in self._open:
+            self._open[name] = pq.ParquetWriter(self._out / name, rows.schema, compression="snappy")
+            self.states[name] = SourceState(table, (0, 0, 0, 0))
+        self._open[name].write_table(rows)
+        counts = self.states[name].rows
+        self.states[name].rows = {table: counts.get(table, 0) + rows.num_rows}
+
+    def close(self) -> None:
+        for name, writer in self._open.items():
+            writer.close()
+            self.states[name].files = {name: (self._out / name).stat().st_size}
 
 
-def generate(spark: SparkSession, shape: Shape, out: Path) -> Manifest:
-    """Write all tables to `out`, as an extraction would."""
-    placed = parts(spark, shape).cache()
-    reads, writes = accesses(placed, shape)
-    reads = reads.cache()
-    frames = journal(placed, reads, writes, shape) | _small(spark, placed, shape)
-    frames["history"] = history(placed, reads, shape)
-    states = {}
-    for table, frame in frames.items():
-        schema = schemas.HISTORY if table == "history" else schemas.table_schema(table)
-        place = tables.place(table)
-        columns = [F.col(field.name).cast(field.dataType).alias(field.name) for field in schema]
-        _write(frame.select(*columns), out / place)
-        files = {f"{place}/{path.name}": path.stat().st_size for path in (out / place).glob("*.parquet")}
-        states[table] = SourceState(table, (0, 0, 0, 0), rows={table: _count_rows(out / place)}, files=files)
-    reads.unpersist()
-    placed.unpersist()
+def generate(shape: Shape, out: Path) -> Manifest:
+    """Write all tables to `out`, as an extraction would; if they are there, they stay."""
+    name = f"bench {msgspec.json.encode(shape).decode()}"
+    if (known := load_manifest(out)) is not None and known.run == name:
+        return known
+    out.mkdir(parents=True, exist_ok=True)
     tables.write_empty(out)
+    run, files = _Run(shape), _Files(out)
+    kinds = {table: arrow_schema(schemas.table_schema(table)) for table in schemas.TABLES}
+    history = arrow_schema(schemas.HISTORY)
+    keys = [pa.array([f"s{shard}/{key}".encode() for key in range(KEYS)]) for shard in range(shape.shards)]
+
+    def write(one: tuple[str, int, dict[str, Any], int]) -> None:
+        table, replica, columns, rows = one
+        files.add(table, f"r{replica}-s00000000-b0", _table(kinds[table], columns, rows))
+
+    with ThreadPoolExecutor() as aside:
+        for begin in range(0, shape.transactions, CHUNK):
+            end = min(begin + CHUNK, shape.transactions)
+            parts = run.chunk(begin, end)
+            for part in parts:
+                list(aside.map(write, _journals(part, shape, keys[part.shard])))
+            told = _history(begin, end, parts, shape, keys)
+            files.add("history", "h0-b0", _table(history, told, 2 * (end - begin)))
+    for table, rows in _small(run.done, shape).items():
+        files.add(table, "bench", pa.Table.from_pylist(rows, schema=kinds[table]))
+    files.close()
     marks: dict[int, int | None] = dict.fromkeys(range(shape.shards * shape.replicas))
-    histories = {"history/bench.jsonl": states.pop("history")}
-    manifest = Manifest(schemas.SCHEMA_VERSION, "bench", marks, states, histories)
+    journals = {key: state for key, state in files.states.items() if state.name != "history"}
+    histories = {key: state for key, state in files.states.items() if state.name == "history"}
+    manifest = Manifest(schemas.SCHEMA_VERSION, name, marks, journals, histories)
     (out / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     return manifest
-
-
-def _count_rows(directory: Path) -> int:
-    """Of all Parquet files there, by their footers."""
-    return sum(pq.read_metadata(path).num_rows for path in directory.glob("*.parquet"))

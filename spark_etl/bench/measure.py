@@ -10,7 +10,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +30,7 @@ from spark_etl.session import check_java, spark_session
 
 Progress = Callable[[str], None]
 
+BEFORE = ("generating", "starting Spark")
 ALL, WARM, SCAN = "all checks", "all checks again, warm", "a plain scan of the same tables"
 
 
@@ -81,17 +84,19 @@ def run(shape: Shape, directory: Path | None, master: str, memory: str, progress
     """Generate, check, measure. directory: the tables stay there; None: they go."""
     check_java()
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
-    with _place(directory) as out, _watch(out / "tmp") as peak:
-        progress("starting Spark")
-        watch = _Stopwatch(progress)
-        with spark_session(out, master, memory, 2**40 if shape.transactions > 20_000 else 0) as spark:
-            watch.next("generating")
-            manifest = generate(spark, shape, out)
+    watch = _Stopwatch(progress)
+    with _place(directory) as out:
+        watch.next("generating")
+        with ProcessPoolExecutor(1, get_context("spawn")) as aside:  # whose memory is none of the audit's
+            manifest = aside.submit(generate, shape, out).result()
+        watch.next("starting Spark")
+        large = 2**40 if shape.transactions > 20_000 else 0
+        with _watch(out / "tmp") as peak, spark_session(out, master, memory, large) as spark:
             audit = Audit(spark, out, out, progress=watch.next)
             watch.next("opening")
             report = audit.check_all()
             watch.next("")
-            checks = [value for name, value in watch.spent.items() if name != "generating"]
+            checks = [value for name, value in watch.spent.items() if name not in BEFORE]
             watch.spent[ALL] = sum(seconds for seconds, _ in checks), sum(processor for _, processor in checks)
             watch.next(WARM)
             Audit(spark, out, out).check_all()
