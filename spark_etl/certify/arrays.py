@@ -6,7 +6,7 @@ comparable where one call has made them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 Array = Any
 """Of numpy, or a column of Arrow."""
+
+_BITS = 64
 
 NOTHING = np.iinfo(np.int64).min
 """Less than every time and rank."""
@@ -74,13 +76,45 @@ def ranks(*columns: np.ndarray) -> list[np.ndarray]:
     """Of rows (each column: as many numbers per row, or one), comparable with one another."""
     rows = [c if c.ndim == 2 else c.reshape(-1, 1) for c in columns]
     every = np.concatenate(rows)
-    order = np.lexsort(every.T[::-1])
-    sorted_rows = every[order]
+    if (code := _one_number(every)) is not None:
+        order = np.argsort(code)
+        code = code[order]
+        differ = code[1:] != code[:-1]
+    else:
+        order = np.lexsort(every.T[::-1])
+        sorted_rows = every[order]
+        differ = np.any(sorted_rows[1:] != sorted_rows[:-1], axis=1)
     new = np.ones(len(every), bool)
-    new[1:] = np.any(sorted_rows[1:] != sorted_rows[:-1], axis=1)
+    new[1:] = differ
     rank = np.empty(len(every), np.int64)
     rank[order] = np.cumsum(new) - 1
     return np.split(rank, np.cumsum([len(c) for c in rows])[:-1])
+
+
+def _one_number(rows: np.ndarray) -> np.ndarray | None:
+    """Of each row one number that sorts as it does, which is far quicker to sort: the columns side by side, each
+    counted from its least value that is not 0, in 64 bits. None: they take more."""
+    code = np.zeros(len(rows), np.uint64)
+    bits = 0
+    for column in rows.T if len(rows) else ():
+        values = column.astype(np.uint64) if column.dtype.kind == "u" or column.min() >= 0 else None
+        if values is None:
+            return None
+        least = np.min(values, initial=np.iinfo(np.uint64).max, where=values != 0)
+        values = np.where(values != 0, values - (least - np.uint64(1)), np.uint64(0))
+        width = int(values.max()).bit_length()
+        bits += width
+        if bits > _BITS:
+            return None
+        code = (code << np.uint64(width)) | values
+    return code
+
+
+def in_order(*columns: np.ndarray) -> np.ndarray:
+    """As `numpy.lexsort`, of integers, the last column first: an order of the rows. Of rows that are equal throughout,
+    it is any one."""
+    code = _one_number(np.column_stack(columns[::-1]))
+    return np.lexsort(columns) if code is None else np.argsort(code)
 
 
 def versions(*columns: Array) -> list[np.ndarray]:
@@ -112,17 +146,30 @@ def greatest_before(groups: np.ndarray, at: np.ndarray, values: np.ndarray) -> n
     found = np.full(len(at), NOTHING, np.int64)
     if not len(at):
         return found
-    order = np.lexsort((at, groups))
+    order = in_order(at, groups)
     group, time, value = groups[order], at[order], values[order]
     starts = np.concatenate(([True], group[1:] != group[:-1]))
     instants = starts | np.concatenate(([True], time[1:] != time[:-1]))
     number = np.cumsum(starts)
-    known, level = np.unique(value, return_inverse=True)
-    running = np.maximum.accumulate(number * len(known) + level)  # every group's levels are above the last one's
+    known, level, height = _levels(value, int(number[-1]))
+    running = np.maximum.accumulate(number * height + level)  # every group's levels are above the last one's
     before = np.maximum.accumulate(np.where(instants, np.arange(len(at)), 0)) - 1
     inside = (before >= 0) & (number[before] == number)
-    found[order] = np.where(inside, known[np.where(inside, running[before] - number * len(known), 0)], NOTHING)
+    found[order] = np.where(inside, known(np.where(inside, running[before] - number * height, 0)), NOTHING)
     return found
+
+
+def _levels(values: np.ndarray, groups: int) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, int]:
+    """Numbers from 0 on that sort as the values do, from there back to the values, and a bound of these numbers that
+    can be multiplied by so many groups."""
+    some = values[values != NOTHING]
+    low = int(some.min(initial=0))
+    height = int(some.max(initial=0)) - low + 2
+    if groups * height < 1 << 62:
+        level = np.where(values != NOTHING, values - low + 1, 0)
+        return lambda levels: np.where(levels > 0, levels - 1 + low, NOTHING), level, height
+    known, level = np.unique(values, return_inverse=True)
+    return known.__getitem__, level, len(known)
 
 
 def entries(column: Array) -> tuple[np.ndarray, pa.Array, pa.Array]:

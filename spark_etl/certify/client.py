@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import entries, halves, names, numbers, pick, ranks, trust, valid, whole
+from spark_etl.certify.arrays import entries, halves, in_order, names, numbers, pick, ranks, trust, valid, whole
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.log import TAKEN
 
@@ -141,14 +141,15 @@ def _reads(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, to
     said, had, own = ranks(halves(version), halves(reads["version"]), found.gts)
     trust(valid(version), "a read without a version")
     base = int(max(key_told.max(initial=0), key_read.max(initial=0))) + 1
-    logged, places = np.unique(theirs * base + key_read, return_inverse=True)
-    latest = np.full(len(logged), -1, np.int64)
-    np.maximum.at(latest, places, had)
     foreign = said != own[mine]
-    wanted = mine * base + key_told
-    where = np.minimum(np.searchsorted(logged, wanted), max(len(logged) - 1, 0))
     if not foreign.any():
         return
+    logged = theirs * base + key_read
+    order = in_order(had, logged)
+    ends = np.append(logged[order][1:] != logged[order][:-1], True)[: len(order)]
+    logged, latest = logged[order][ends], had[order][ends]
+    wanted = mine * base + key_told
+    where = np.minimum(np.searchsorted(logged, wanted), max(len(logged) - 1, 0))
     trust(len(logged) > 0, "a read that no journal has")
     trust(~foreign | ((logged[where] == wanted) & (latest[where] == said)), "another read")
 

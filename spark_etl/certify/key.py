@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_etl.certify.arrays import halves, names, numbers, ranks, trust, valid
+from spark_etl.certify.arrays import in_order as rows_in_order
 
 READS = ("key", "gts", "version")
 WRITES = ("key", "gts", "deleted")
@@ -47,7 +48,7 @@ def in_order(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> Ordered:
     gts, version, absent = np.concatenate(everything[:3]), np.concatenate(everything[3:6]), int(everything[6][0])
     deleted = np.concatenate([np.zeros(reads.num_rows, bool), numbers(writes["deleted"]),
                               np.zeros(placed.num_rows, bool)])  # fmt: skip
-    order = np.lexsort((turn, gts, key))
+    order = rows_in_order(turn, gts, key)
     key, gts, version, turn, deleted = (column[order] for column in (key, gts, version, turn, deleted))
     wrote = turn == _WRITE
     twice = (key[1:] == key[:-1]) & (gts[1:] == gts[:-1]) & wrote[1:] & wrote[:-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,10 +27,23 @@ class Source(msgspec.Struct):
             return _together([_columns(path, columns) for whose in sorted(found) for path in found[whose]])
         mine = list(replicas)
         parts = [_columns(path, columns) for one in mine for path in found.get(one, ())]
-        for path in found.get(NOBODY, ()):
+        return _together([*parts, *self._of(table, columns, mine)])
+
+    def _of(self, table: str, columns: Sequence[str], replicas: Sequence[int]) -> Iterator[pa.Table]:
+        """Theirs, in files of several."""
+        for path in self.files[table].get(NOBODY, ()):
             mixed = _columns(path, dict.fromkeys([*columns, "replica"]))
-            parts.append(mixed.filter(pc.is_in(mixed["replica"], value_set=pa.array(mine, pa.int32()))).select(columns))
-        return _together(parts)
+            yield mixed.filter(pc.is_in(mixed["replica"], value_set=pa.array(replicas, pa.int32()))).select(columns)
+
+    def distinct(self, table: str, column: str, replicas: Sequence[int]) -> pa.Array:
+        """The values of a column of bytes, once each, of these replicas."""
+        parts = [pa.array([], pa.binary())]
+        for mixed in self._of(table, [column], replicas):
+            parts += mixed[column].chunks
+        for path in (path for one in {*replicas} for path in self.files[table].get(one, ())):
+            coded = pq.ParquetFile(path, read_dictionary=[column]).read([column], use_threads=False)[column]
+            parts += [chunk.dictionary.cast(pa.binary()) for chunk in coded.chunks]
+        return pc.unique(pa.concat_arrays(parts))
 
     def columns(self, table: str) -> list[str]:
         """All that there are."""

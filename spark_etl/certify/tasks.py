@@ -140,14 +140,18 @@ class _Agreed:
         return run.source.read(table, columns, [one.longest[1] for one in run.logs.values() if one.longest[1] >= 0])
 
 
-def _operations(run: Run, proof: Proof, promised: bool = False) -> client.Operations | None:
+def _operations(
+    run: Run, proof: Proof, history: pa.Table | None = None, promised: bool = False
+) -> client.Operations | None:
+    """history: if it is read already."""
     if not run.has_history:
         return None
-    return proof.attempt([HISTORY], lambda: client.operations(run.source.read("history", client.HISTORY), promised))
+    lines = run.source.read("history", client.HISTORY) if history is None else history
+    return proof.attempt([HISTORY], client.operations, lines, promised)
 
 
 def judge_orders(run: Run) -> Proof:
-    """Messages, transactions, answers, real time, and the course of the clients."""
+    """Messages, transactions, answers, real time, and the course of the clients. PRECEDENCE rests on READS, too."""
     proof = Proof()
     agreed = _Agreed(run, proof)
     sent = run.source.read("submitted", ("id", "at"))
@@ -173,7 +177,7 @@ def _judge_clients(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operatio
     assert found is not None
     at = client.placed(ops, found)
     proof.functions, proof.unknown = dict(client.functions(ops)), client.unknown(ops, at, found)
-    reads = agreed.read(run, "reads", ("id", "key", "version"))
+    reads = agreed.read(run, "reads", (*precedence.READS, "version"))
     proof.thin = client.thin(ops, agreed.logs, _held(run))
     proof.attempt([CLIENTS], client.answers, ops, at, found, reads)
     if not proof.holds(CLIENTS):
@@ -187,6 +191,12 @@ def _judge_clients(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operatio
     proof.at_positions = int(ops.at_position.sum())
     if proof.at_positions:
         proof.attempt([POSITIONS], time.positions, ops, course, agreed.logs)
+    if proof.late:
+        proof.attempt([PRECEDENCE], precedence.certify, ops, at, found, course, agreed.logs)
+    if proof.holds(PRECEDENCE):
+        writes = agreed.read(run, "writes", precedence.WRITES)
+        placed = pa.concat_tables([time.placed_reads(ops, one) for one in agreed.logs])
+        proof.edges = precedence.edges(course, found, reads, writes, placed)
 
 
 def _held(run: Run) -> dict[int, int]:
@@ -202,21 +212,22 @@ def judge_values(run: Run) -> Proof:
     """Keys and values."""
     proof = Proof()
     agreed = _Agreed(run, Proof())
-    reads = agreed.read(run, "reads", value.READS)
-    writes = agreed.read(run, "writes", value.WRITES)
-    ops = _operations(run, Proof())
+    history = run.source.read("history", client.HISTORY) if run.has_history else None
+    ops = _operations(run, Proof(), history)
     found = agreed.transactions
     if ops is not None or not run.has_history:
         proof.attempt([READS], _judge_reads, run, agreed, ops)
     if found is None or ops is None:
         return proof
     at = client.placed(ops, found)
+    writes = agreed.read(run, "writes", value.WRITES)
     if proof.holds(READS):
+        reads = agreed.read(run, "reads", value.READS)
         counts = proof.attempt([VALUES], value.certify, ops, at, found, reads, writes)
         proof.compared, proof.answered = counts or (0, 0)
     if set(client.functions(ops)) & set(_TRANSFERS):
         proof.attempt([BANK], bank.certify, ops, at, found, writes)
-    promised = _operations(run, Proof(), promised=True)
+    promised = _operations(run, Proof(), history, promised=True)
     if promised is not None and len(promised.end):
         proof.promises = dict(promise.counted(promised))
         written = [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in agreed.logs]
@@ -236,29 +247,12 @@ def _judge_reads(run: Run, agreed: _Agreed, ops: client.Operations | None) -> No
     for one in agreed.logs:
         mine = _tellers(run, one)
         placed = _no(key.PLACED) if ops is None else time.placed_reads(ops, one)
-        key.certify(_no(key.READS), run.source.read("writes", key.WRITES, mine), placed)
-        found = [run.source.read(table, ["key"], mine)["key"] for table in ("reads", "writes")]
-        keys.append(pc.unique(pa.concat_arrays([whole(column) for column in (*found, placed["key"])])))
+        if placed.num_rows:
+            key.certify(_no(key.READS), run.source.read("writes", key.WRITES, mine), placed)
+        found = [run.source.distinct(table, "key", mine) for table in ("reads", "writes")]
+        keys.append(pc.unique(pa.concat_arrays([*found, whole(placed["key"])])))
     every = pa.concat_arrays(keys)
     trust(pc.count_distinct(every).as_py() == len(every), "a key in two shards")
-
-
-def judge_precedence(run: Run) -> Proof:
-    """Real time, where the order of versions runs against it; reads and clients are proved."""
-    proof, before = Proof(), Proof()
-    agreed = _Agreed(run, before)
-    ops, found = _operations(run, before), agreed.transactions
-    if ops is None or found is None:
-        return proof
-    at = client.placed(ops, found)
-    course = time.steps(ops, at, found, agreed.logs)
-    proof.attempt([PRECEDENCE], precedence.certify, ops, at, found, course, agreed.logs)
-    if proof.holds(PRECEDENCE):
-        reads = agreed.read(run, "reads", precedence.READS)
-        writes = agreed.read(run, "writes", precedence.WRITES)
-        placed = pa.concat_tables([time.placed_reads(ops, one) for one in agreed.logs])
-        proof.edges = precedence.edges(course, found, reads, writes, placed)
-    return proof
 
 
 class Around(msgspec.Struct, tag=True):
@@ -312,7 +306,7 @@ def cut_shard(told: CutShard) -> Cut:
     return Cut(files=near.cut_shard(told.source, told.shard, told.replicas, told.fullest, wanted, Path(told.into)))
 
 
-_TASKS = {"orders": judge_orders, "values": judge_values, "precedence": judge_precedence}
+_TASKS = {"orders": judge_orders, "values": judge_values}
 
 
 def work(told: bytes) -> bytes:
@@ -392,8 +386,9 @@ def prove(
         proof.why[READS] = doubt
     if has_history and not proof.holds(CLIENTS):
         proof.proved -= {VALUES, BANK, COURSE, PROMISES}  # whose numbers are of histories of this run only
-    if proof.late and proof.holds(TIME, READS):
-        judge("precedence")
+    if not proof.holds(TIME, READS):
+        proof.proved -= {PRECEDENCE}
+        proof.edges = 0
     return proof
 
 

@@ -25,9 +25,13 @@ def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, w
     integers = kinds & ops.ok & valid(value)
     everywhere = (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
     wanted = np.flatnonzero((valid(ops.asked("asked")) | integers) & (everywhere | ops.at_position))
+    if not len(wanted):
+        return 0, int(ops.ok.sum())
     ids = ops.id.take(pa.array(wanted))
     trust(pc.count_distinct(ids).as_py() == len(ids), "two operations of one id")
-    seen, wrote = _seen(ops, reads, writes), _by_id(ops.id, writes["id"])
+    seen = _seen(ops, wanted, reads.filter(pc.is_in(reads["id"], value_set=ids)), writes)
+    writes = writes.filter(pc.is_in(writes["id"], value_set=ids))
+    wrote = _by_id(ops.id, writes["id"])
     rows = pick(ops.history["asked"], ops.begin[wanted]).to_pylist()
     told = pick(ops.history["told"], ops.end[wanted]).to_pylist()
     integer = pc.if_else(pa.array(integers[wanted]), value.take(pa.array(wanted)), pa.scalar(None, value.type))
@@ -63,9 +67,12 @@ def _by_id(ids: pa.Array, rows: Any) -> dict[int, list[int]]:
     return found
 
 
-def _seen(ops: Operations, reads: pa.Table, writes: pa.Table) -> dict[int, list[dict[str, Any]]]:
-    """Operation -> what it read before it began; a read at a position is its client's word."""
-    leader = np.flatnonzero(ops.at_position)
+def _seen(
+    ops: Operations, wanted: np.ndarray, reads: pa.Table, writes: pa.Table
+) -> dict[int, list[dict[str, Any]]]:
+    """Of the `wanted` operations: operation -> what it read before it began; a read at a position is its client's word.
+    reads: theirs."""
+    leader = wanted[ops.at_position[wanted]]
     row, name, told = entries(pick(ops.history["reads"], ops.end[leader]))
     op = np.concatenate([np.asarray(pc.fill_null(pc.index_in(whole(reads["id"]), value_set=ops.id), -1)), leader[row]])
     key = pa.concat_arrays([whole(reads["key"]), name.cast(pa.binary())])
@@ -73,9 +80,10 @@ def _seen(ops: Operations, reads: pa.Table, writes: pa.Table) -> dict[int, list[
     at, place = names(key, writes["key"])
     gts, wrote = ranks(halves(version), halves(writes["gts"]))
     both = ranks(np.column_stack([at, gts]), np.column_stack([place, wrote]))
-    known = {write: n for n, write in enumerate(both[1].tolist())}
     mine = np.flatnonzero(op >= 0)
-    source = np.array([known.get(one, -1) for one in both[0][mine].tolist()], np.int64)
+    last = np.full(int(max(side.max(initial=-1) for side in both)) + 1, -1, np.int64)
+    last[both[1]] = np.arange(len(both[1]))
+    source = last[both[0][mine]]
     columns = [pick(writes[c], source).to_pylist() for c in ("value", "digested", "deleted")]
     found: dict[int, list[dict[str, Any]]] = {}
     for n, k, v, value, digested, deleted in zip(

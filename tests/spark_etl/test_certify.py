@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvstore.simulated.runner import Settings, run_seed
 from multicast.types import ZERO, Timestamp
 from spark_etl.certify import key
-from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, ranks
+from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, in_order, ranks
 from spark_etl.certify.proof import (
     ACCOUNTS,
     CLIENTS,
@@ -210,7 +210,10 @@ def test_reads_are_proved_just_if_each_saw_the_last_version_before_it(found: lis
     assert proved == naive_reads(found)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(-3, 3)), max_size=12))
+_VALUES = (NOTHING, -(2**62), -3, -2, 0, 1, 2, 2**40, 2**62)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.sampled_from(_VALUES)), max_size=12))
 def test_the_greatest_before(rows: list[tuple[int, int, int]]):
     columns = np.array(rows, np.int64).reshape(-1, 3).T
     naive = [max((v for g, t, v in rows if g == group and t < at), default=NOTHING) for group, at, _ in rows]
@@ -222,3 +225,12 @@ def test_ranks_sort_as_the_rows_do(rows: list[tuple[int, int]], cut: int):
     table = np.array(rows, np.uint64).reshape(-1, 2)
     found = np.concatenate(ranks(table[:cut], table[cut:])).tolist()
     assert [(a < b, a == b) for a in found for b in found] == [(a < b, a == b) for a in rows for b in rows]
+
+
+_ANY = st.one_of(st.integers(0, 3), st.integers(-(2**40), 2**40), st.integers(-(2**62), 2**62))
+
+
+@given(st.lists(st.tuples(_ANY, _ANY, _ANY), max_size=12))
+def test_one_order_of_columns_however_wide_they_are(rows: list[tuple[int, int, int]]):
+    columns = np.array(rows, np.int64).reshape(-1, 3).T
+    assert [rows[n][::-1] for n in in_order(*columns)] == sorted(row[::-1] for row in rows)
