@@ -347,6 +347,7 @@ def generate(shape: Shape, out: Path) -> Manifest:
     if (known := load_manifest(out)) is not None and known.run == name:
         return known
     out.mkdir(parents=True, exist_ok=True)
+    tables.clear(out)
     tables.write_empty(out)
     run, files = _Run(shape), _Files(out)
     kinds = {table: arrow_schema(schemas.table_schema(table)) for table in schemas.TABLES}

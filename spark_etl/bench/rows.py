@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -58,8 +59,10 @@ def measure(transactions: int, large: int, best_of: int, run: Path | None, out: 
         for turn in range(best_of):
             progress(f"{name}, {turn + 1} of {best_of}")
             file = out / "one.json"
-            _command("bench", "--transactions", str(count), *options, "--json", str(file), "--quiet")
+            kept = ("--dir", str(out / "input"), "--json", str(file))
+            _command("bench", "--transactions", str(count), *options, *kept, "--quiet")
             found.append(msgspec.json.decode(file.read_bytes(), type=Result))
+        shutil.rmtree(out / "input")
         rows.append(_best(name, found))
         machine = found[-1].machine
     rows += _others(transactions, best_of, run, out, progress)

@@ -58,7 +58,7 @@ def _orders(
     applied = [log.outcomes.filter(pc.equal(log.outcomes["status"], APPLIED)) for log in logs]
     ids = pa.concat_arrays([pa.array([], pa.binary()), *(whole(one["id"]) for one in applied)])
     rows = np.split(numbers(pc.index_in(ids, value_set=found.ids)), np.cumsum([one.num_rows for one in applied])[:-1])
-    return [_order(ops, log, *one, node) for log, *one in zip(logs, applied, rows, strict=True)]
+    return [_order(ops, log, one, row, node) for log, one, row in zip(logs, applied, rows, strict=True)]
 
 
 def _order(ops: Operations, log: AgreedLog, applied: pa.Table, rows: np.ndarray, node: np.ndarray) -> np.ndarray:

@@ -361,7 +361,7 @@ def _extract(run: Path, out: Path, spark: SparkSession | None) -> Extraction:
     manifest.segments |= {name: old.segments[name] for name in kept}
     errors = [state.error for state in manifest.segments.values()]
     if all(errors):
-        _remove(out)
+        clear(out)
         raise Unreadable(f"{run / segments[0].name}: {errors[0]}")
     temporary = out / f"{MANIFEST}.new"
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
@@ -417,8 +417,8 @@ def _clean(out: Path, named: set[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _remove(out: Path) -> None:
-    """All tables."""
+def clear(out: Path) -> None:
+    """No tables are left."""
     _clean(out, set())
     for directory in (*out.glob("journal/table=*"), *map(out.joinpath, ("journal", "history", "trace"))):
         with suppress(OSError):

@@ -33,7 +33,11 @@ def workers(told: list[bytes]) -> list[bytes]:
 
 def of_directory(run: Path, out: Path) -> Proof:
     """A run on the disk."""
-    manifest = tables.extract(run, out).manifest
+    return of_tables(out, tables.extract(run, out).manifest)
+
+
+def of_tables(out: Path, manifest: tables.Manifest) -> Proof:
+    """What was extracted."""
     out, manifest, found = base.above(out, manifest)
     opened = tables.Tables(None, out, manifest)  # type: ignore[arg-type]
     small, span = opened.small(), opened.span("deliveries", "at")

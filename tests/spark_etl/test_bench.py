@@ -7,10 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from spark_etl.bench import measure
-from spark_etl.bench.inputs import Shape
+from spark_etl.bench import inputs, measure
+from spark_etl.bench.inputs import Shape, generate
+from spark_etl.certify.proof import PRECEDENCE, READS
+from spark_etl.ingest.tables import check_tables
+from tests.spark_etl import certified
 
 
 @pytest.mark.timeout(600)
@@ -30,3 +34,24 @@ def test_its_input_is_correct_and_fails_the_certificate_of_real_time(
     assert "certifying" in names and names[-3:] == [measure.ALL, measure.WARM, measure.SCAN]
     assert not any("searching for cycles" in name for name in names)
     assert result.stages[-3].seconds >= max(stage.seconds for stage in result.stages[1:-3])
+
+
+SMALL = Shape(3 * inputs.EPOCH + 10, shards=3, replicas=2)
+
+
+def test_its_input_is_proved_right_but_for_a_stale_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(inputs, "CHUNK", inputs.EPOCH)
+    monkeypatch.setattr(inputs, "KEYS", 1_000)
+    right = certified.of_tables(tmp_path / "right", generate(SMALL, tmp_path / "right"))
+    assert {READS, PRECEDENCE} <= right.proved and not right.why and right.late > SMALL.transactions // 2
+    stale = msgspec.structs.replace(SMALL, stale=True)
+    wrong = certified.of_tables(tmp_path / "wrong", generate(stale, tmp_path / "wrong"))
+    assert set(wrong.why) == {READS} and right.proved - wrong.proved >= {READS, PRECEDENCE}
+
+
+def test_an_input_is_made_once_and_another_one_takes_its_place(tmp_path: Path):
+    shape = Shape(100, shards=2, replicas=1)
+    files = {path: (tmp_path / path).stat().st_mtime_ns for path in generate(shape, tmp_path).files()}
+    assert files == {path: (tmp_path / path).stat().st_mtime_ns for path in generate(shape, tmp_path).files()}
+    generate(Shape(50, shards=1, replicas=1), tmp_path)
+    assert check_tables(tmp_path).rows()["submitted"] == 50
