@@ -97,15 +97,18 @@ class Elections(Checker):
                 if some.portions.get(args[0], 0) > 0:
                     del some.portions[args[0]]
         ballot = election.promised
-        if election.state in _WON and self._judged.get(node.pid) != ballot and ballot.number > _FIRST_NUMBER:
-            self._judged[node.pid] = ballot
-            self._judge(node, ballot, votes.get(ballot, _Votes()))
-            votes.clear()
-        leadership: Any = getattr(node.protocol, "leadership", None)
-        if election.state == "leader" and self._leading.get(node.pid) != ballot and leadership is not None:
-            self._leading[node.pid] = ballot
-            self._judge_begin(node, leadership.joined)
+        if election.state in _WON:
+            if self._judged.get(node.pid) != ballot and ballot.number > _FIRST_NUMBER:
+                self._judged[node.pid] = ballot
+                self._judge(node, ballot, votes.get(ballot, _Votes()))
+                votes.clear()
+            leadership: Any = getattr(node.protocol, "leadership", None)
+            if election.state == "leader" and self._leading.get(node.pid) != ballot and leadership is not None:
+                self._leading[node.pid] = ballot
+                self._judge_begin(node, leadership.joined)
         self._judge_reign(node)
+        if not sends:
+            return
         begun, least = self._begun.get(node.pid, (None, 0))
         for _, message, _ in sends:
             if type(message).__name__ == "Begun" and message.ballot == begun and message.upto < least:

@@ -31,7 +31,7 @@ class Growth(Checker):
     knows.
     """
 
-    watches_protocol = True
+    watches_protocol = watches_sends = True
 
     def __init__(self, rng: random.Random, group: GroupId, patience_us: int, payload: bytes = b""):
         super().__init__()

@@ -23,10 +23,12 @@ _HANDLERS = (
 class Observer:
     """Hears what happens. All methods do nothing here.
 
-    watches_protocol: `on_handled` is wanted; it costs time. hears_frames: the class has an `on_frame` of its own.
+    watches_protocol: `on_handled` is wanted; it costs time. watches_sends: only if the protocol has sent something.
+    hears_frames: the class has an `on_frame` of its own.
     """
 
     watches_protocol = False
+    watches_sends = False
     hears_frames = False
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -105,6 +107,8 @@ def _watch_protocol(node: Node, observers: Sequence[Observer], count: Callable[[
 def _handler(node: Node, name: str, watchers: list[Observer], under_way: list[str]) -> Any:
     """under_way: the handler that the host has called; what that calls in turn is a part of it."""
     inner = getattr(node.protocol, name)
+    always = [watcher.on_handled for watcher in watchers if not watcher.watches_sends]
+    all_of_them = [watcher.on_handled for watcher in watchers]
 
     def handle(*args: Any) -> Any:
         if under_way:
@@ -116,7 +120,8 @@ def _handler(node: Node, name: str, watchers: list[Observer], under_way: list[st
             return inner(*args)
         finally:  # who refuses may have sent something
             under_way.clear()
-            for watcher in watchers:
-                watcher.on_handled(node, name, args, out.sends[before:])
+            sends = out.sends[before:]
+            for on_handled in all_of_them if sends else always:
+                on_handled(node, name, args, sends)
 
     return handle

@@ -49,7 +49,10 @@ class Remembered(Checker):
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         pid, known, entries = node.pid, _log_of(node)._known, getattr(node.protocol, "entries", None)
-        before, self._sizes[pid] = self._sizes.get(pid, (0, 0)), (len(known), len(entries or ()))
+        before, sizes = self._sizes.get(pid, (0, 0)), (len(known), len(entries) if entries else 0)
+        if sizes == before and handler != "on_start":
+            return
+        self._sizes[pid] = sizes
         if handler == "on_start":
             self._begun[pid] = _log_of(node).timestamp.time
             self._known[pid] = {i: at for i, (at, _) in known.items() if i in self._delivered}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Vouching(Checker):
     """See the module. Large states (`Bulk`) may be overtaken, and signs of life overtake."""
 
-    watches_protocol = True
+    watches_protocol = watches_sends = True
 
     def __init__(self, specification: Specification) -> None:
         super().__init__()
@@ -40,8 +40,6 @@ class Vouching(Checker):
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
     ) -> None:
-        if not sends:
-            return
         links, unsynced = self._links[node.pid], _unsynced(node, bool(args[-1].changes))
         for to, message, durable in sends:
             kind = type(message)
