@@ -82,14 +82,14 @@ def test_every_method_answers_as_the_asynchronous_one(cluster: FakeCluster) -> N
 
 
 def test_exceptions_come_through(cluster: FakeCluster) -> None:
-    with Client(cluster.urls, timeout=1.5) as store:
+    with Client(cluster.urls, timeout=15.0) as store:
         store.put("a", "1")
         with pytest.raises(ConditionFailed):
             store.put("a", "2", if_absent=True)
         for replica in cluster.replicas:
             replica.always = "reset_after"
         with pytest.raises(OutcomeUnknown):
-            store.put("a", "2")
+            store.put("a", "2", timeout=1.5)
 
 
 def test_interactive_transactions(cluster: FakeCluster) -> None:

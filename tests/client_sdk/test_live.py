@@ -20,7 +20,7 @@ from multicast.types import new_message_id
 from tests.client_sdk.test_async_client import ODD_KEYS
 from tests.ports import free_base_port
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def kvstore(*arguments: str) -> str:
@@ -44,6 +44,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def status(directory: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(kvstore("cluster", "status", str(directory), "-o", "json"))
     return found
+
+
+def leader(directory: Path, shard: int) -> dict[str, Any]:
+    """As soon as somebody leads: on a busy machine that may have just changed."""
+    deadline = time.monotonic() + 60
+    while True:
+        for replica in status(directory):
+            if replica["shard"] == shard and replica["role"] == "leader":
+                return replica
+        assert time.monotonic() < deadline
 
 
 def kill(replica: dict[str, Any]) -> None:
@@ -91,7 +101,7 @@ async def test_transactions_over_both_shards(directory: Path) -> None:
 
 
 async def test_interactive_transactions_count_right(directory: Path) -> None:
-    async with AsyncClient(directory, timeout=20.0) as store:
+    async with AsyncClient(directory, timeout=60.0) as store:
 
         async def increment(t) -> None:
             for key in ("i/1", "i/2", "i/3"):
@@ -114,17 +124,17 @@ async def test_nothing_is_lost_and_nothing_done_twice_when_leaders_are_killed(di
             acknowledged[mine] = acknowledged.get(mine, 0) + 1
             assert result.results[0].value == acknowledged[mine], "applied twice, or lost"
 
-    async with AsyncClient(directory, timeout=30.0) as store:
+    async with AsyncClient(directory, timeout=60.0) as store:
         adders = [asyncio.create_task(adder(store, i)) for i in range(6)]
         try:
             for _ in range(2):
                 before = sum(acknowledged.values())
                 replicas = await asyncio.to_thread(status, directory)
-                leader = next(r for r in replicas if r["shard"] == 0 and r["role"] == "leader")
-                kill(leader)
+                victim = await asyncio.to_thread(leader, directory, 0)
+                kill(victim)
                 await _until(lambda count=before: sum(acknowledged.values()) > count + 100, adders)
                 await asyncio.to_thread(kvstore, "cluster", "up", str(directory), "--detach")
-                await _caught_up(store, leader["url"], [r["url"] for r in replicas if r["shard"] == 0])
+                await _caught_up(store, victim["url"], [r["url"] for r in replicas if r["shard"] == 0])
         finally:
             stop.set()
             await asyncio.gather(*adders)
@@ -134,7 +144,7 @@ async def test_nothing_is_lost_and_nothing_done_twice_when_leaders_are_killed(di
 
 
 async def _until(condition, tasks: list[asyncio.Task[None]]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline
         for task in tasks:
@@ -144,7 +154,7 @@ async def _until(condition, tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _caught_up(store: AsyncClient, url: str, others: list[str]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 100
     goal = max([(await store.cluster(other))["replica"]["completed"] for other in others])
     while (await store.cluster(url))["replica"]["completed"] < goal:
         assert time.monotonic() < deadline

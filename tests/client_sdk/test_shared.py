@@ -167,13 +167,13 @@ def test_keys_go_with_their_lease(place: Place, store: Client) -> None:
 
 
 def test_locks_are_one_at_a_time_and_elections_follow(store: Client) -> None:
-    with store.lock("job", ttl=5) as lock:
-        with pytest.raises(TimeoutError), store.lock("job", ttl=5, timeout=0.05):
+    with store.lock("job", ttl=60) as lock:
+        with pytest.raises(TimeoutError), store.lock("job", ttl=60, timeout=0.05):
             raise AssertionError("both have it")
         lock.check()
-    with store.lock("job", ttl=5, timeout=10) as later:
+    with store.lock("job", ttl=60, timeout=60) as later:
         assert later.token > lock.token
-    with store.election("e", ttl=5) as one, store.election("e", ttl=5) as other:
+    with store.election("e", ttl=60) as one, store.election("e", ttl=60) as other:
         token = one.campaign("one")
         leader = other.leader()
         assert leader is not None and (leader.value, leader.create_version) == (b"one", token)
@@ -227,7 +227,7 @@ def test_a_namespace_is_a_store_of_its_own(store: Client) -> None:
         inside.put("x", "3")
         t.put("in/x", "4")
     assert caught.value.changed[0].key == b"in/x"
-    with app.lock("l", ttl=5), store.lock("l", ttl=5, timeout=1), app.election("e", ttl=5) as election:
+    with app.lock("l", ttl=60), store.lock("l", ttl=60, timeout=60), app.election("e", ttl=60) as election:
         election.campaign("me")
         keys = [entry.key.split(b"/")[:2] for entry in store.scan(start="app/e", end="app/m")]
         assert keys == [[b"app", b"elections"], [b"app", b"in"], [b"app", b"locks"]]

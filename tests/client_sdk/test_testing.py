@@ -70,7 +70,7 @@ def test_requests_fail_as_a_test_wants_it() -> None:
         assert next(watch).version == later, "it goes on by itself"
         with store.lock("l", ttl=1) as lock:
             memory.advance(2)
-            with store.lock("l", ttl=1, timeout=5) as other:
+            with store.lock("l", ttl=1, timeout=20) as other:
                 assert other.token > lock.token
 
 
@@ -82,12 +82,12 @@ def test_a_light_installation_is_told_what_to_install() -> None:
 
 def test_nobody_answers_in_a_forked_process_or_after_the_end() -> None:
     memory = MemoryStore()
-    with memory, Client(memory, timeout=0.2) as store:
+    with memory, Client(memory, timeout=20) as store:
         store.put("k", "1")
 
         def child() -> None:
             with pytest.raises(Unavailable):
-                store.get("k")
+                store.get("k", timeout=0.2)
 
         in_child(child)
         assert store.get("k") is not None

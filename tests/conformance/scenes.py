@@ -19,6 +19,7 @@ from tests.conformance.process import CLUSTER
 WARM_UP = 30
 """Messages delivered before, between and after the faults."""
 PROBES = 30
+ROUNDS = 5
 SLOWER_MAX = 10
 """By so much a replica may deliver later than the quickest of its group, in the median. One that lives on retries or on
 catching up is slower by a hundred."""
@@ -161,9 +162,20 @@ async def suspend(cluster: Processes, load: Load, victim: ProcessId) -> None:
 
 
 async def as_quick_as_ever(cluster: Processes, load: Load) -> None:
-    """Nothing else is multicast: every replica delivers about as soon as the quickest of its group."""
+    """Nothing else is multicast: every replica delivers about as soon as the quickest of its group, in one of a few
+    rounds: whoever lives on retries does not in any, whom a busy machine lets wait does soon."""
     await load.stop()
     await cluster.eventually(load.quiet, "nothing is under way")
+    for _ in range(ROUNDS):
+        slow = await _slow(cluster, load)
+        if not slow:
+            break
+    assert not slow, slow
+    load.resume()
+
+
+async def _slow(cluster: Processes, load: Load) -> list[str]:
+    """Who is slower than it may be, and by how much."""
     took: dict[ProcessId, list[float]] = {p: [] for p in cluster.topology.processes}
     for _ in range(PROBES):
         began = time.monotonic()
@@ -172,11 +184,13 @@ async def as_quick_as_ever(cluster: Processes, load: Load) -> None:
         for process, peer in cluster.peers.items():
             took[process].append(peer.heard[probe] - began)
     medians = {process: statistics.median(times) for process, times in took.items()}
+    found = []
     for members in cluster.topology.groups.values():
         quickest = min(medians[p] for p in members)
         slow = {p: round(1000 * medians[p], 1) for p in members if medians[p] > SLOWER_MAX * quickest}
-        assert not slow, f"ms, where the quickest of the group takes {1000 * quickest:.1f}: {slow}"
-    load.resume()
+        if slow:
+            found.append(f"ms, where the quickest of the group takes {1000 * quickest:.1f}: {slow}")
+    return found
 
 
 async def follower(cluster: Processes, group: GroupId) -> ProcessId:

@@ -37,7 +37,7 @@ from tests.conformance.scenes import (
 )
 from tests.house import ROOT
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 ALWAYS = ("white_box", "primcast", "quasi_genuine")
 """Run by default; all the others with --full."""

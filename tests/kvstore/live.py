@@ -41,7 +41,7 @@ class Replica:
 
     def __call__(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
         """`headers` by name with _ for -, e.g. If_Match. Of what never ends, the beginning."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)
@@ -57,7 +57,7 @@ class Replica:
 
     def raw(self, data: bytes, end: bool = False) -> bytes:
         """Send bytes, and return what comes until the server closes. end: close our side before."""
-        with socket.create_connection((self.host, self.port), timeout=20) as connection:
+        with socket.create_connection((self.host, self.port), timeout=60) as connection:
             connection.sendall(data)
             if end:
                 connection.shutdown(socket.SHUT_WR)
@@ -109,10 +109,23 @@ async def executed(replica: LiveReplica, message_id: MessageId, transaction: Tra
     return await answer
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return once `holds()`; fail after `seconds`."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"not so after {seconds} s"
         pause.wait(0.02)
+
+
+def leader_of(replica: Replica, shard: int) -> int:
+    """Whom this replica takes for the leader, as soon as it knows of one: a busy machine may have just changed it."""
+    known: list[int | None] = []
+
+    def is_known() -> bool:
+        known.append(replica("GET", "/v1/cluster").json["shards"][shard]["leader"])
+        return known[-1] is not None
+
+    wait_until(is_known)
+    assert known[-1] is not None
+    return known[-1]

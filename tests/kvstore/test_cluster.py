@@ -21,9 +21,9 @@ from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.process import AlreadyRunning, Handle, ReplicaLock, check_port, running
 from kvstore.status import statuses
-from tests.kvstore.live import Replica, make_cluster, wait_until
+from tests.kvstore.live import Replica, leader_of, make_cluster, wait_until
 
-SERVE_SECONDS = 30
+SERVE_SECONDS = 90
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def stopped_afterwards(tmp_path: Path) -> Iterator[Path]:
             handle = Handle.of(config.replica_directory(tmp_path, replica.id))
             if handle is not None:
                 handle.send(signal.SIGKILL)
-                assert handle.wait(10)
+                assert handle.wait(60)
                 handle.close()
 
 
@@ -75,11 +75,11 @@ def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
     made = make_cluster(directory, 1, 3, "white_box")
     started = cluster.up(directory, said.append)
     assert len(started) == 3
-    assert [line.state for line in statuses(directory)] == ["ready"] * 3
+    wait_until(lambda: [line.state for line in statuses(directory)] == ["ready"] * 3)
     for i in range(20):
         assert http(made, i % 3)("PUT", f"/v1/kv/k{i}", b"%d" % i).status == 200
 
-    leader = next(line for line in statuses(directory) if line.role == "leader")
+    leader = statuses(directory)[leader_of(http(made, 0), 0)]
     assert leader.pid is not None
     os.kill(leader.pid, signal.SIGKILL)
     wait_until(lambda: running(config.replica_directory(directory, leader.id)) is None)
@@ -186,7 +186,7 @@ def test_whatever_can_start_starts_and_the_rest_is_named(stopped_afterwards: Pat
         assert told in ran.stderr
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SERVE_SECONDS, check=False)
     assert (ran.returncode, "replica 1: " in ran.stderr, "replica 2: " in ran.stderr) == (1, False, True)
-    assert [line.state for line in statuses(directory)] == ["ready", "ready", "down"]
+    wait_until(lambda: [line.state for line in statuses(directory)] == ["ready", "ready", "down"])
     assert http(made, 0)("PUT", "/v1/kv/k", b"x").status == 200
 
 
@@ -197,7 +197,7 @@ def test_replicas_of_other_machines_are_left_to_them(stopped_afterwards: Path, s
     config.save(stopped_afterwards, made.with_replica(away))
     started = cluster.up(stopped_afterwards, said.append)
     assert [one.replica.id for one in started] == [0, 1] and said[0] == "of other machines: replica 2 (192.0.2.1)"
-    assert [line.state for line in statuses(stopped_afterwards)] == ["ready", "ready", "not answering"]
+    wait_until(lambda: [line.state for line in statuses(stopped_afterwards)] == ["ready", "ready", "not answering"])
     cluster.stop_started(stopped_afterwards, started, said.append)
 
 

@@ -40,7 +40,7 @@ class Store(Replica):
         return str(self("POST", "/v1/leases", b'{"ttl_ms": %d}' % ttl_ms).json["id"])
 
     def watched(self, prefix: str, after: object) -> Iterator[Event]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             connection.request("GET", f"/v1/watch?prefix={prefix}&from={after}")
             answer, reader = connection.getresponse(), EventReader()

@@ -13,7 +13,7 @@ from kvstore import cluster, config, growing
 from kvstore.api.shard_map import SLOTS, ShardMap
 from kvstore.config import ConfigError
 from kvstore.process import Handle
-from tests.kvstore.live import Replica, make_cluster, running_cluster, wait_until
+from tests.kvstore.live import Replica, leader_of, make_cluster, running_cluster, wait_until
 from tests.ports import free_base_port
 
 ACCOUNTS = [f"account/{i}" for i in range(20)]
@@ -24,10 +24,6 @@ def total(kv: Replica) -> int | None:
     answer = kv("GET", "/v1/kv?prefix=account/&limit=100")
     assert answer.status in (200, 503), answer
     return sum(int(entry["value"]) for entry in answer.json["entries"]) if answer.status == 200 else None
-
-
-def leader_of(replica: Replica, shard: int) -> int:
-    return int(replica("GET", "/v1/cluster").json["shards"][shard]["leader"])
 
 
 def slots_of(replica: Replica) -> dict[int, int]:
@@ -69,7 +65,7 @@ def grow_under_transfers(directory: Path, protocol: str) -> None:
             victim = Handle.of(config.replica_directory(directory, leader))
             assert victim is not None
             victim.send(signal.SIGKILL)
-            assert victim.wait(10)
+            assert victim.wait(60)
             victim.close()
             growing.rebalance(directory, shard, said.append)
             some = len(seen)

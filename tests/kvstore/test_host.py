@@ -77,6 +77,7 @@ async def test_a_full_disk_stops_its_replica_and_no_other_until_there_is_room(tm
     try:
         await asyncio.gather(*(replica.start() for replica in replicas))
         await eventually(lambda: not any(replica.unready() for replica in replicas), "all are ready")
+        await eventually(lambda: any(one.status()["role"] == "leader" for one in replicas), "one leads")
         leader = next(replica for replica in replicas if replica.status()["role"] == "leader")
         others = [replica for replica in replicas if replica is not leader]
         leader._failpoints = full = Failpoints(tmp_path / "full")

@@ -324,7 +324,7 @@ async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> 
     async with serving(FakeNode(execute)) as client:
         soon = asyncio.create_task(client("PUT", "/v1/kv/soon", b"x"))
         stuck = asyncio.create_task(client("PUT", "/v1/kv/stuck", b"x"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(waiting) < 2:
                 await asyncio.sleep(0.01)
             draining = asyncio.create_task(client.api.calls.drain(0.3))

@@ -58,13 +58,13 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         handle = Handle.of(config.replica_directory(tmp_path, replica.id))
         if handle is not None:
             handle.send(signal.SIGKILL)
-            assert handle.wait(10)
+            assert handle.wait(60)
             handle.close()
 
 
 def refusal(directory: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(directory), "--replica", "1", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     return line

@@ -31,7 +31,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         handle = Handle.of(home)
         if handle is not None:
             handle.send(signal.SIGKILL)
-            assert handle.wait(10)
+            assert handle.wait(60)
             handle.close()
 
 

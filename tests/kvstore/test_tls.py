@@ -52,7 +52,7 @@ def secure_connection(directory: Path, port: int, of: int | None = None, name: s
     context = ssl.create_default_context(cafile=where / certificates.AUTHORITY)
     if of is not None:
         context.load_cert_chain(*certificates.files_of(where, of))
-    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=10), server_hostname=name)
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=60), server_hostname=name)
 
 
 def test_a_client_that_trusts_the_authority_reads_and_writes_through_every_replica(secured: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_client_that_does_not_trust_it_is_told_so_before_its_time_is_over(
 
 def test_a_client_without_tls_gets_no_answer(secured: Path) -> None:
     port = config.load(secured).replicas[0].http_port
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
         plain.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"HTTP/" not in plain.recv(1000)
 

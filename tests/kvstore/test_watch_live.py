@@ -21,7 +21,7 @@ TRANSFERS = 60
 
 def events(replica: Replica, query: str, **headers: str) -> Iterator[Event]:
     """Those of one stream, until it ends."""
-    connection = http.client.HTTPConnection(replica.host, replica.port, timeout=20)
+    connection = http.client.HTTPConnection(replica.host, replica.port, timeout=60)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("GET", f"/v1/watch?{query}", headers=named)
@@ -44,7 +44,7 @@ def transfer(replica: Replica, number: int) -> Timestamp | None:
 def test_a_watch_of_two_shards_is_the_order_though_a_leader_dies(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 2, 3, "white_box") as replicas:
         client = Client([f"http://{r.host}:{r.port}" for r in replicas])
-        watcher = client.watch("account/", progress=True, timeout=20)
+        watcher = client.watch("account/", progress=True, timeout=60)
         assert next(watcher).kind == PROGRESS
         opened = replicas[4].txn({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
         versions: list[Timestamp] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kvstore.live import Replica, running_cluster, wait_until
+from tests.kvstore.live import Replica, leader_of, running_cluster, wait_until
 
 HERE = Path(__file__).parent / "wrong_clock"
 
@@ -26,17 +26,19 @@ def test_both_shards_serve_while_a_leaders_clock_is_five_minutes_ahead_and_after
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])))
     with running_cluster(tmp_path / "cluster", 2, 3, "white_box") as replicas:
 
-        def view() -> tuple[int, bool]:
-            shard = replicas[1]("GET", "/v1/cluster").json["shards"][0]
-            return shard["leader"], replicas[0]("GET", "/v1/cluster").json["replica"]["clock"]["off"]
+        def is_off() -> bool:
+            off: bool = replicas[leader]("GET", "/v1/cluster").json["replica"]["clock"]["off"]
+            return off
 
         _puts(replicas, 0)
-        assert view() == (0, False)
-        (tmp_path / "ahead-0").write_text("300")
-        wait_until(lambda: view()[1] and view()[0] != 0)
+        leader = leader_of(replicas[0], 0)
+        other = replicas[(leader + 1) % 3]
+        assert not is_off()
+        (tmp_path / f"ahead-{leader}").write_text("300")
+        wait_until(lambda: is_off() and leader_of(other, 0) != leader)
         _puts(replicas, 100)
-        (tmp_path / "ahead-0").write_text("0")
-        wait_until(lambda: not view()[1])
+        (tmp_path / f"ahead-{leader}").write_text("0")
+        wait_until(lambda: not is_off())
         _puts(replicas, 200)
-        log = (tmp_path / "cluster" / "replicas" / "0" / "log").read_text(errors="replace")
+        log = (tmp_path / "cluster" / "replicas" / str(leader) / "log").read_text(errors="replace")
         assert "the wall clock is off" in log and "the wall clock is right again" in log

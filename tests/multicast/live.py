@@ -22,7 +22,7 @@ from tests.multicast.scripted import Keeper, Scripted
 from tests.ports import free_ports
 
 CLUSTER = b"c" * 16
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 async def eventually(condition: Callable[[], object], what: str = "") -> None:

@@ -51,7 +51,7 @@ class SlowDisk(FileDisk):
         self.syncs = 0
 
     def sync(self, name: str) -> None:
-        assert self.gate.wait(20)
+        assert self.gate.wait(60)
         if self.failing:
             raise OSError(5, "Input/output error")
         self.syncs += 1
@@ -317,7 +317,7 @@ async def test_what_was_answered_survives_kill_9(clusters: Any, tmp_path: Path) 
     child.send_signal(signal.SIGKILL)
     answered += [line.strip() for line in child.stderr.read().splitlines(keepends=True) if line.endswith("\n")]
     child.stderr.close()
-    assert child.wait(10) == -signal.SIGKILL
+    assert child.wait(60) == -signal.SIGKILL
     assert len(answered) >= 300
     cluster = clusters(ONE, "skeen")
     await cluster.start()

@@ -35,7 +35,7 @@ class Watched(SimulatedDisk):
             raise OSError(errno.ENOSPC, "no room")
 
     def sync(self, name: str) -> None:
-        assert self.gate.wait(20)
+        assert self.gate.wait(60)
         super().sync(name)
         self.by_loop.append(threading.current_thread() is threading.main_thread())
 

@@ -15,7 +15,7 @@ from kvstore.backup.files import read_manifest
 from kvstore.backup.restore import configuration, restore
 from kvstore.backup.take import take
 from kvstore.process import Handle
-from tests.kvstore.live import Replica, running_cluster, wait_until
+from tests.kvstore.live import Replica, leader_of, running_cluster, wait_until
 from tests.ports import free_base_port
 from workloads import bank
 
@@ -24,22 +24,16 @@ VALUE_BYTES = 100_000
 """Of what makes journals long: a segment has a MiB."""
 
 
-def leader_of(replica: Replica, shard: int) -> int | None:
-    leader = replica("GET", "/v1/cluster").json["shards"][shard]["leader"]
-    return None if leader is None else int(leader)
-
-
 def kill_leader(directory: Path, replicas: list[Replica], shard: int) -> int:
     """Of this shard, asked of the other one; returns when another one leads."""
     other = replicas[3 * (1 - shard)]
     leader = leader_of(other, shard)
-    assert leader is not None
     victim = Handle.of(config.replica_directory(directory, leader))
     assert victim is not None
     victim.send(signal.SIGKILL)
-    assert victim.wait(10)
+    assert victim.wait(60)
     victim.close()
-    wait_until(lambda: leader_of(other, shard) not in (None, leader))
+    wait_until(lambda: leader_of(other, shard) != leader)
     return leader
 
 
