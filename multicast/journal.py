@@ -298,6 +298,8 @@ class Journal:
                 raise JournalError(f"the journal begins at offset {self.begin}, and {offset} is needed; {REMEDY}")
         index = max(0, bisect_right([s.base for s in found_segments], offset) - 1)
         for at_segment in range(index, len(found_segments)):
+            if offset >= end:
+                return
             base = found_segments[at_segment].base
             name = segment_name(found_segments[at_segment].number)
             stop = min(end, found_segments[at_segment + 1].base) if at_segment + 1 < len(found_segments) else end
