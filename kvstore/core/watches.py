@@ -287,8 +287,9 @@ class Watches:
         attempt, client = asked.missing[shard], asked.client
         first, end = (client.first, client.end) if client is not None else (b"", b"")
         question = ChangesAfter(asked.number, asked.after, asked.wanted, asked.news, first, end)
-        if shard == self._peers.shard:
-            attempt %= len(self._peers.replicas[shard])
+        replicas = self._peers.replicas[shard]
+        if self._peers.self_id in replicas:  # not so of one that was removed, or is not in its group yet
+            attempt %= len(replicas)
             if not attempt:
                 told = self._changes.ask(self._peers.self_id, question, now, out)
                 if told is not None:

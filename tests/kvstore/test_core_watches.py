@@ -161,6 +161,14 @@ def test_most_replicas_of_a_shard_must_have_compacted_what_is_asked_for() -> Non
     assert isinstance(refused, Refused) and refused.code == "compacted" and str(at(0)) in refused.message
 
 
+def test_who_is_no_member_of_its_group_asks_one_that_is() -> None:
+    """It was removed, say, and a client watches there. Itself it would ask again and again: its word does not count."""
+    bench = Bench(topology=Topology({0: (1,), 1: (3, 4, 5), 2: (6, 7, 8)}, {0: (0,)}))
+    bench.deliver(write(A))
+    follow(bench, ZERO)
+    assert set(asked(bench)) == {1, 3, 6}
+
+
 def test_nobody_watches_nobody_is_asked() -> None:
     bench = Bench()
     live(bench)
