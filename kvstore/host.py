@@ -143,6 +143,7 @@ class LiveReplica:
         self._replica.watches.buffer_bytes_max = config.limits.watch_buffer_bytes_max
         self._host: Host | None = None
         self._written = self._flushed = self._frozen_at = 0
+        self._absent: str | None = None
         self._frozen = self._held = self._suspended = False
         self._committed = self._replica.position
         self._commit: asyncio.Task[None] | None = None
@@ -319,7 +320,13 @@ class LiveReplica:
             return f"this replica stands still: its disk is full, {self._room} bytes are left"
         if not self._flushed:  # nothing on its disk says yet that it has begun
             return "this replica is recovering"
-        if (fetched := self._host.engine.snapshots.status()) is not None:
+        if self._absent is None:
+            self._absent = self._absence(self._host)
+        return self._absent
+
+    def _absence(self, host: Host) -> str:
+        """Why it takes no part in serving, as of the last batch, for only a batch changes that; empty if it does."""
+        if (fetched := host.engine.snapshots.status()) is not None:
             rows = f"{fetched['rows']} of {fetched['rows_total']} rows"
             return f"this replica fetches a snapshot from replica {fetched['peer']}: {rows}"
         if not self._protocol.is_member() and self.me.added and not self._lost_disk:
@@ -394,6 +401,7 @@ class LiveReplica:
 
     def _on_batch(self, batch: Batch) -> None:
         self._leaders.look(self._protocol)
+        self._absent = None
         if batch.journal:
             self._written = batch.number
         if self._store.pending_bytes >= self.config.limits.commit_bytes:

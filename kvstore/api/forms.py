@@ -76,7 +76,9 @@ _FORMS = {form.media_type: form for form in (JSON, MSGPACK)}
 
 def accepted(accept: str) -> Form:
     """The first of our forms that the header `Accept` names; JSON if it names none."""
-    named = [part.partition(";")[0].strip().lower() for part in accept.split(",")] if accept else ()
+    if not accept:
+        return JSON
+    named = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
     return next((_FORMS[name] for name in named if name in _FORMS), JSON)
 
 

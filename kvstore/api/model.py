@@ -430,10 +430,12 @@ def validate(transaction: Transaction) -> None:
         raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
     if count == 0:
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
-    if count == 1 and transaction.success and isinstance(transaction.success[0], Cut | Rule):
-        return
-    if count == 1 and transaction.success and isinstance(transaction.success[0], Move):
-        _check_move(transaction.success[0])
+    if count == 1 and transaction.success:
+        operation = transaction.success[0]
+        if isinstance(operation, Move):
+            _check_move(operation)
+        elif not isinstance(operation, (Cut, Rule)):  # and no range alone sees more than SCANNED_KEYS_MAX
+            each("success", _check_operation, transaction.success)
         return
     if transaction.compare:
         each("compare", _check_compare, transaction.compare)

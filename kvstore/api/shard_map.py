@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +24,10 @@ class Place(NamedTuple):
     shard: GroupId
     since: Timestamp
 
+
+KEYS_KEPT = 16_384
+"""Of so many keys the slots are remembered: whoever orders or executes a transaction asks again and again."""
+_NOT_OF_ONE_SLOT = (*EVERYWHERE, *LEASED)
 
 ALL_SLOTS = b"\xff\xff"
 """Among slots, two bytes each and rising: and all others."""
@@ -76,6 +81,7 @@ def add_places(known: dict[int, Place], told: Iterable[PlacedRun]) -> bool:
     return new
 
 
+@lru_cache(KEYS_KEPT)
 def slot_of(key: bytes) -> int:
     """0 <= slot < SLOTS."""
     begin = key.find(b"{")
@@ -152,13 +158,15 @@ class ShardMap:
         these if there is only one shard; and `shards_of`."""
         success = transaction.success
         if len(self.shards) == 1:
-            everywhere = any([isinstance(operation, EVERYWHERE) for operation in (*success, *transaction.failure)])
-            return ALL_SLOTS if everywhere else None, self.shards
+            for operation in (*success, *transaction.failure):
+                if isinstance(operation, EVERYWHERE):
+                    return ALL_SLOTS, self.shards
+            return None, self.shards
         if len(success) == 1 and not transaction.compare and not transaction.failure:
             operation = success[0]
             if isinstance(operation, Move):
                 return b"", tuple(sorted((operation.source, operation.target)))
-            if not isinstance(operation, (*EVERYWHERE, *LEASED)):
+            if not isinstance(operation, _NOT_OF_ONE_SLOT):
                 slot = slot_of(operation.key)
                 return slot.to_bytes(2, "big"), (self.slots[slot],)
         slots, shards, everywhere = self._named_by(transaction)

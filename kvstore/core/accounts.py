@@ -80,9 +80,9 @@ def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outco
         Write(key, value) if value is None or len(value) <= WRITTEN_BYTES_KEPT
         else Write(key, blake2b(value, digest_size=16).digest(), True) for key, value in execution.writes.items()
     ]  # fmt: skip
-    reads = tuple([Read(key, version) for key, version in execution.reads])
+    reads = [Read(key, version) for key, version in found] if (found := execution.reads) else ()
     status, succeeded, failure, failure_key = fate
-    return Outcome(message_id, status, succeeded, reads, tuple(writes), failure, failure_key)
+    return Outcome(message_id, status, succeeded, tuple(reads), tuple(writes), failure, failure_key)
 
 
 

@@ -69,9 +69,10 @@ class _Release(NamedTuple):
 
 
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
-_FALLIBLE = (*NUMBERS, Append, DeleteRange, LeasedPut, NoneNewer, _Attach)
+_WRITING = (Put, Delete, *NUMBERS, Append, LeasedPut, _Attach)
+_FALLIBLE = frozenset((*NUMBERS, Append, DeleteRange, LeasedPut, NoneNewer, _Attach))
 _READING = (Get, Range, Cut)
-_REACHING = (DeleteRange, LeasedPut, NoneNewer, Revoke)
+_REACHING = frozenset((DeleteRange, LeasedPut, NoneNewer, Revoke))
 _PUT_RESULT = OperationResult()
 
 Indexed = list[tuple[int, Operation | _Attach | _Release]]
@@ -119,7 +120,7 @@ class LocalPlan:
 
     def _local(self, branch: tuple[Operation, ...]) -> Indexed:
         owns = self._owns
-        if any([type(op) in LEASED for op in branch]):
+        if branch and any([type(op) in LEASED for op in branch]):
             return [(i, op) for i, asked in enumerate(branch) for op in _parts(asked, owns or _owns_all)]
         if owns is None:
             return list(enumerate(branch))
@@ -136,8 +137,7 @@ class LocalPlan:
 
     def written_keys(self) -> set[bytes]:
         """Every key that either branch may write; any other, too, if it depends on keys that it does not name."""
-        written = (Put, Delete, *NUMBERS, Append, LeasedPut, _Attach)
-        return {op.key for branch in (self.success, self.failure) for _, op in branch if isinstance(op, written)}
+        return {op.key for branch in (self.success, self.failure) for _, op in branch if isinstance(op, _WRITING)}
 
     def reaches_unnamed(self) -> bool:
         """Whether either branch may delete, count, or judge keys that it does not name."""
@@ -444,7 +444,7 @@ def _holds(compare: Compare, row: KeyValue | None) -> bool:
 
 def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
     """Why this branch cannot run on `state`, ("", b"") if it can."""
-    if not any([type(op) in _FALLIBLE for _, op in branch]):
+    if not branch or not any([type(op) in _FALLIBLE for _, op in branch]):
         return "", b""
     trial = Execution(state, ZERO)
     trial.run([(i, op) for i, op in branch if type(op) not in _READING])

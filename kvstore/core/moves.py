@@ -291,7 +291,7 @@ def moved(told: Iterable[list[PlacedRun]], shards: Collection[GroupId]) -> bool:
     for runs in told:
         if runs:
             add_places(places, runs)
-    return any([place.shard not in shards for place in places.values()])
+    return bool(places) and any([place.shard not in shards for place in places.values()])
 
 
 def _expanded(ranges: tuple[tuple[int, int], ...]) -> frozenset[int]:

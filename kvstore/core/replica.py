@@ -437,7 +437,9 @@ class Replica(Application):
         votes: list[Vote] = []
         for shard in entry.message.destinations:
             part = entry.own_part if shard == self.shard else entry.parts.get(shard)
-            vote = part.vote(index) if part is not None else None  # without signals, some send none
+            if part is None or not part.votes:  # without signals, some send none
+                continue
+            vote = part.vote(index)
             if vote is not None:
                 votes.append(vote)
         if not votes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -72,6 +73,15 @@ _CORS_HEADERS = (
 )
 
 
+class _Method(NamedTuple):
+    """Of a route. needed: see `Route.access`. recorded: see `Record.kind`. limited: of `DATA`."""
+
+    handler: Callable[[Call], None]
+    needed: str
+    recorded: str
+    limited: bool
+
+
 Render = Callable[[Call, Answered], None]
 """Answers a call whose transaction was executed."""
 
@@ -93,20 +103,14 @@ class HttpApi:
         leases = LeaseCalls(self._open, self._execute, self._write)
         self._grant_lease, self._lease = leases.grant, leases.look
         self._renew_lease, self._revoke_lease = leases.renew, leases.revoke
-        self._routes: dict[str, dict[str, Callable[[Call], None]]] = {}
-        self._needed: dict[tuple[str, str], str] = {}
-        self._recorded: dict[tuple[str, str], str] = {}
+        self._routes: dict[str, dict[str, _Method]] = {}
         admin = Admin(self._open, partial(self._write, writes=True), lambda: node.rights(), limits.body_bytes_max)
         for route in ROUTES:
-            methods = self._routes.setdefault(route.place, {"OPTIONS": self._options})
-            methods[route.method] = getattr(admin, route.name, None) or getattr(self, f"_{route.name}")
-            self._needed[route.place, "OPTIONS"] = "open"
-            self._needed[route.place, route.method] = route.access
-            if kind := record.kind(route):
-                self._recorded[route.place, route.method] = kind
+            methods = self._routes.setdefault(route.place, {"OPTIONS": _Method(self._options, "open", "", False)})
+            handler = getattr(admin, route.name, None) or getattr(self, f"_{route.name}")
+            methods[route.method] = _Method(handler, route.access, record.kind(route), route.place in DATA)
             if route.method == "GET":
                 methods["HEAD"] = methods["GET"]
-                self._needed[route.place, "HEAD"] = route.access
 
     def begin(self, call: Call) -> None:
         """A request whose head has come, and of its body perhaps nothing."""
@@ -122,18 +126,17 @@ class HttpApi:
         methods = self._routes.get(call.route)
         if methods is None:
             raise Problem(404, "unknown_path", "nothing is here; /v1/openapi.json tells what is known")
-        handler = methods.get(method)
-        if handler is None:
+        known = methods.get(method)
+        if known is None:
             allow = _allowed(methods)
             detail = f"{method[:20]} is not possible here, only {allow}"
             raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
-        needed = self._needed[call.route, method]
+        handler, needed, call.recorded, limited = known
         if self._access.root and needed != "open":
             call.holder = self._access.holder(call.head.fields.values)
             self._access.check(call.holder, needed)
             call.by = "" if call.holder == ROOT else call.holder
-        call.recorded = self._recorded.get((call.route, method), "")
-        if call.route not in DATA or method == "OPTIONS" or not self.calls.refuses(call):
+        if not limited or not self.calls.refuses(call):
             handler(call)
 
     def _options(self, call: Call) -> None:
@@ -182,10 +185,10 @@ class HttpApi:
 
     def _did_put(self, call: Call, answered: Answered) -> None:
         self._check_conditions(call, answered)
-        version, text_id = str(answered.result.version).encode(), call.text_id.encode()
+        version, text_id, form = str(answered.result.version).encode(), call.text_id.encode(), call.form
         created = call.conditions and any(c.target == "exists" and c.operand is False for c in call.conditions)
-        headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (call.form.header, version, text_id)
-        call.answer(Response(201 if created else 200, headers, answers.put_answer(version, text_id, call.form)))
+        headers = b'%bETag: "%b"\r\nIdempotency-Key: %b\r\n' % (form.header, version, text_id)
+        call.answer(Response(201 if created else 200, headers, answers.put_answer(version, text_id, form)))
 
     def _delete(self, call: Call) -> None:
         self._begin_write(call)

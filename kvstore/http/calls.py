@@ -19,7 +19,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -147,7 +147,7 @@ class Call:
         self.path, _, self.query = (target if target[0] == "/" else _origin_form(target)).partition("?")
         self.route = self.path
 
-    @cached_property
+    @property
     def form(self) -> Form:
         """That of its answer, unless that is a problem."""
         return forms.accepted(self.head.fields.values.get("accept", ""))
@@ -300,6 +300,8 @@ class Call:
 
     def _arrived(self) -> None:
         """It holds no room among those that arrive."""
+        if not self._come:
+            return
         if self._pace is not None:
             self._pace.cancel()
             self._pace = None
