@@ -137,6 +137,28 @@ def nemesis_command(
         raise UserError(f"nemesis: {error}") from None
 
 
+@measuring.command("soak")
+def soak_command(
+    minutes: Annotated[float, typer.Option(help="How long there is load.")] = 20.0,
+    rate: Annotated[float, typer.Option(help="Puts and deletions per second.")] = 300.0,
+    protocol: Annotated[str, typer.Option(help="The multicast protocol.")] = "white_box",
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all samples there, too.")] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("soak-run"),
+) -> int:
+    """Run a new cluster under a steady load: exit status 0 only if all is flat in the second half."""
+    from workloads import soak
+
+    if not 0 < minutes <= 24 * 60:
+        raise UserError(f"soak: --minutes is more than 0 and at most {24 * 60}, not {minutes:g}")
+    if not 0 < rate <= 100_000:
+        raise UserError(f"soak: --rate is more than 0 and at most 100000, not {rate:g}")
+    try:
+        plan = soak.Plan(minutes=minutes, rate=rate, protocol=protocol, directory=directory)
+        return soak.command(plan, json, say)
+    except (soak.SoakFailed, KvError) as error:
+        raise UserError(f"soak: {error}") from None
+
+
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
