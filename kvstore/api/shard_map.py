@@ -157,7 +157,7 @@ class ShardMap:
         """The slots of its keys, two bytes each, rising, with `ALL_SLOTS` if it has a range or a Cut, and None without
         these if there is only one shard; and `shards_of`."""
         success = transaction.success
-        if len(self.shards) == 1:
+        if len(self.shards) == 1 and not (success and isinstance(success[0], Move)):
             for operation in (*success, *transaction.failure):
                 if isinstance(operation, EVERYWHERE):
                     return ALL_SLOTS, self.shards

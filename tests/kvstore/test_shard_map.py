@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from kvstore.api.model import Compare, Get, Put, Range, Transaction
+from kvstore.api.model import Compare, Get, Move, Put, Range, Transaction
 from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
 
 
@@ -21,6 +21,14 @@ def test_an_even_map_gives_every_shard_its_part():
     shards = ShardMap.even([0, 1, 2])
     counts = [shards.slots.count(s) for s in (0, 1, 2)]
     assert sum(counts) == SLOTS and max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("shards", [[0], [0, 1]])
+def test_a_step_of_a_move_is_at_home_in_its_two_shards_however_many_there_were_at_first(shards):
+    """Who asks for it and who executes it have to call it the same: by that they know its id again."""
+    step = Transaction(success=(Move(0, 1, ((0, 1),)),))
+    made = ShardMap.even(shards)
+    assert made.homes_of(step) == (b"", (0, 1)) and made.shards_of(step) == (0, 1)
 
 
 def test_json_round_trip():
