@@ -35,6 +35,7 @@ Checks
     recovery      would every process come back if the power failed now?
     memory        what it must know then
     elections     has who leads the votes of a quorum, and may who lost its disk come back?
+    horizons      what a PrimCast process counts on, majorities have said, and it is so
     reigns        does what was known in one ballot go with it?
     logs          does a group's log amount to the same at all of its members?
     views         does who has stopped, or is incomplete, in a ToTo view keep to it?

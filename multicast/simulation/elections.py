@@ -8,8 +8,9 @@ begins to act as its leader, of a quorum's `Position`s of just this ballot. Wher
 state, majorities have said that they have taken over that of just this ballot: of the ballot's view, and of the one
 before it unless another ballot of this view has begun (multicast.membership).
 
-Who comes back after the loss of its disk does so when it may: in a ballot above all in which others may have its vote,
-with what its group and a quorum of every other one say that it must have (parts.rejoin, parts.reminders).
+Who comes back after the loss of its disk does so when it may: when all others have answered it, in a ballot above all
+in which others may have its vote, with what its group and a quorum of every other one say that it must have
+(parts.rejoin, parts.reminders).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.membership import Views
 from multicast.simulation.checkers import Checker
-from multicast.types import ZERO, Ballot, GroupId, ProcessId, Timestamp, is_majority
+from multicast.types import ZERO, Ballot, GroupId, ProcessId, Timestamp, is_majority, quorum_of
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -126,6 +127,8 @@ class Elections(Checker):
         if ballot.leader != pid or pid not in voters or not enough:
             self._wrong(node, ballot, f"leads with the votes of {voters}")
             return
+        if ballot.view < protocol.election.views.latest:
+            self._wrong(node, ballot, f"leads in a view after which it knows of {protocol.election.views.latest}")
         paxos = _paxos_of(protocol)
         position, reach, last = (max(votes.told[p][k] for p in voters) for k in range(3))
         if (paxos.decided if paxos is not None else protocol.log.position) < position:
@@ -150,6 +153,8 @@ class Elections(Checker):
         ballot = self._acting[node.pid] = member.reign.ballot
         told = [at for (of, _), at in self._positions[node.pid].items() if of == ballot]
         self._positions[node.pid].clear()
+        if member.log.is_behind:
+            self._wrong(node, ballot, "acts, and has delivered what comes later in the log")
         if ballot.number > _FIRST_NUMBER:
             enough = len(told) >= node.world.topology.quorum(member.group)
             if not enough or max(told) > member.deliveries.position:
@@ -179,6 +184,9 @@ class _Life:
         self.numbers: dict[GroupId, int] = {}
         self.states: dict[Ballot, list[int]] = {}
         self.begun: dict[Ballot, int] = {}
+        self.question = 0
+        self.has_all = False
+        self.answers: dict[ProcessId, tuple[Ballot | None, int]] = {}
 
 
 class Returns(Checker):
@@ -207,6 +215,7 @@ class Returns(Checker):
                 self._losses[pid] = self._losses.get(pid, 0) + 1
             if handler == "on_message":
                 self._hear(life, node.world.topology.group_of[args[0]], args[0], args[1])
+            life.has_all = election.rejoin.bound is not None
             return
         if life is not None:
             if handler == "on_message":
@@ -229,6 +238,11 @@ class Returns(Checker):
             life.states.setdefault(message.ballot, []).append(message.reach)
         elif kind == "Begun":
             life.begun.setdefault(message.ballot, message.upto)
+        elif kind == "Highest" and not life.has_all and message.question >= life.question:
+            if message.question > life.question:
+                life.question = message.question
+                life.answers.clear()
+            life.answers[sender] = (message.ballot, message.reached)
 
     def _judge(self, node: Node, election: Any, life: _Life) -> None:
         """It is a member again."""
@@ -238,6 +252,8 @@ class Returns(Checker):
             remembers = promised.leader != node.pid and losses.get(promised.leader, 0) == lost
             if promised >= ballot and remembers and election.rejoin.bound != _NO_PAST:
                 self._wrong(node, f"in {tuple(ballot)}, and may have voted in {tuple(promised)}")
+        if election.rejoin.bound != _NO_PAST:
+            self._judge_answers(node, election, life)
         paxos = _paxos_of(protocol)
         has = log.position if paxos is None else paxos.decided
         needs = max(election.rejoin.reach, min(life.states.get(ballot, [0])), life.begun.get(ballot, 0))
@@ -252,6 +268,19 @@ class Returns(Checker):
         for group, channel in protocol.channels.of.items() if hasattr(protocol, "channels") else ():
             if group != topology.group_of[node.pid] and channel.received < life.numbers.get(group, 0):
                 self._wrong(node, f"with {channel.received} of group {group}, which it had said to have more of")
+
+    def _judge_answers(self, node: Node, election: Any, life: _Life) -> None:
+        """All others have answered its last question, and a quorum of the group remembers."""
+        others = [p for p in election.views.everybody if p != node.pid]
+        silent = [p for p in others if p not in life.answers]
+        ballots = [ballot for ballot, _ in life.answers.values() if ballot is not None]
+        if silent or len(ballots) < quorum_of(len(others) + 1):
+            self._wrong(node, f"when {len(ballots)} have named ballots, and {silent} have not answered")
+            return
+        if election.rejoin.bound < max(ballots):
+            self._wrong(node, f"with bound {tuple(election.rejoin.bound)}, others had promised {tuple(max(ballots))}")
+        if election.rejoin.reach < max(reached for _, reached in life.answers.values()):
+            self._wrong(node, f"with reach {election.rejoin.reach}, less than others had told")
 
     def _wrong(self, node: Node, text: str) -> None:
         self.report("return", f"process {node.pid} takes part again {text}")

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
+from multicast.simulation.horizons import Horizons
 from multicast.simulation.logs import ReplicatedLogs, Streams
 from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns, WhiteBoxReigns
 from multicast.simulation.remembered import Remembered
 from multicast.simulation.views import Reveals, Views
-from multicast.simulation.watermarks import Watermarks
+from multicast.simulation.watermarks import GroupMarks, Watermarks
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
@@ -341,12 +342,13 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "skeen": (Remembered,),
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, Remembered),
-    "primcast": (PrimCastReigns, Watermarks, Remembered), "toto": (Views, Reveals, Reigns, Remembered),
-    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, Remembered),
-    "fastcast": (ReplicatedLogs, ReplicatedReigns, Remembered),
-    "quasi_genuine": (Streams, BarrierReigns, Remembered),
+    "skeen": (Remembered, GroupMarks),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupMarks, Remembered),
+    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupMarks, Remembered),
+    "toto": (Views, Reveals, Reigns, Remembered),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered),
+    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered),
+    "quasi_genuine": (Streams, BarrierReigns, GroupMarks, Remembered),
 }  # fmt: skip
 
 

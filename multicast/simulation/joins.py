@@ -26,7 +26,7 @@ SHARE = 0.25
 """Of the runs with faults of a protocol that changes members."""
 _SPARES = 3
 _TRIES_MAX = 8
-_LEADER = "leader"
+_LEADER, _REMOVED = "leader", "removed"
 
 
 class Planned(NamedTuple):
@@ -103,6 +103,7 @@ class Joins(Checker):
         self._payload = payload
         self._over = False
         self._positions: dict[GroupId, int] = {}
+        self._made: dict[GroupId, list[int]] = {}
         self._spares: dict[GroupId, list[ProcessId]] = {}
 
     @property
@@ -181,6 +182,7 @@ class Joins(Checker):
         change, views = change_of(delivery.message), topology.views[group]
         had_begun = not views.latest or (group, views.latest) in self._there.led
         if change is not None and views.change(change):
+            self._made.setdefault(group, []).append(delivery.position)
             what = "added" if change.adds else "removed"
             self.counts[what] = self.counts.get(what, 0) + 1
             for observer in self._there.observers:
@@ -211,9 +213,26 @@ class Joins(Checker):
             views.begin(views.latest)
             topology.follow(group)
         own = leadership.election
+        self._judge_views(node, group, leadership)
         view = (leadership.joined if own.is_member else own.promised).view
         if sends and node.pid not in views.of.get(view, ()) and node.pid not in views.of.get(view - 1, ()):
             for _, message, _ in sends:
                 if type(message) in self._vouching:
                     what = type(message).__name__
                     self.report("members", f"process {node.pid} sends {what} and does not belong to view {view}")
+
+    def _judge_views(self, node: Node, group: GroupId, leadership: Any) -> None:
+        """It has the views that its deliveries have made, joins no ballot of others, and takes none for begun that has
+        not."""
+        known = leadership.election.views
+        if leadership.joined.view > known.latest:
+            self.report("members", f"process {node.pid} has joined {leadership.joined} and knows view {known.latest}")
+        if leadership.election.state == _REMOVED or (not known.latest and group not in self._made):
+            return
+        position = node.protocol.log.position  # type: ignore[attr-defined]
+        made = sum(at <= position for at in self._made.get(group, ()))
+        if known.latest < made:
+            text = f"process {node.pid} knows view {known.latest}, and has delivered what made view {made}"
+            self.report("members", text)
+        if known.latest and len(known.counting) == 1 and (group, known.latest) not in self._there.led:
+            self.report("members", f"process {node.pid} takes view {known.latest} for begun, in which nobody leads")

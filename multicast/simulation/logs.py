@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from multicast.parts.barriers import stamp_of
 from multicast.parts.group_log import Advance, Assign, _decode_command
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
-from multicast.types import Ballot, GroupId, ProcessId, Topology
+from multicast.types import FINAL, Ballot, GroupId, ProcessId, Topology, is_majority
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -34,15 +36,29 @@ class Decisions(Checker):
         self.topology = topology
         self._values: dict[tuple[ProcessId, ...], dict[int, list[bytes]]] = {}
         self._looked: dict[ProcessId, int] = {}
+        self._acceptors: dict[tuple[ProcessId, ...], dict[int, dict[Ballot, set[ProcessId]]]] = {}
+        self._vouched: dict[ProcessId, dict[int, Ballot]] = {}
+        self._low: dict[ProcessId, int] = {}
 
     def on_life(self, node: Node) -> None:
         self._looked[node.pid] = 0
+        self._vouched[node.pid] = {}
+        self._low[node.pid] = 0
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         protocol: Any = node.protocol
         paxos = protocol.member.paxos if hasattr(protocol, "member") else protocol.paxos
         instances, looked = paxos.instances, self._looked[node.pid]
         known = self._values.setdefault(paxos.members, {})
+        acceptors = self._acceptors.setdefault(paxos.members, {})
+        for _, message, _ in sends:
+            if type(message).__name__ == "Accepted":
+                for instance in message.instances:
+                    acceptors.setdefault(instance, {}).setdefault(message.ballot, set()).add(node.pid)
+                    self._vouched[node.pid][instance] = message.ballot
+        if instances.low != self._low[node.pid]:
+            self._low[node.pid] = instances.low
+            self._check_kept(node, instances)
         if handler == "on_message" and type(args[1]).__name__ == "Accept" and args[1].instance <= looked:
             held = instances.accepted.get(args[1].instance)
             if held is not None and held[1] != known.get(args[1].instance, held[1]):
@@ -52,9 +68,25 @@ class Decisions(Checker):
         self._looked[node.pid] = instances.decided
         for instance in range(max(looked + 1, instances.low), instances.decided + 1):
             values = instances.accepted[instance][1]
+            if instance not in known and not self.is_chosen(paxos.members, instance):
+                text = f"which no majority has accepted in one ballot: {acceptors.get(instance)}"
+                self.report("consensus", f"process {node.pid} decides instance {instance}, {text}")
             if known.setdefault(instance, values) != values:
                 self.report("consensus", f"process {node.pid} decides instance {instance} with other values")
             self.decided(node, instance, values)
+
+    def is_chosen(self, members: tuple[ProcessId, ...], instance: int) -> bool:
+        """Whether a majority of these has accepted it in one ballot."""
+        acceptors = self._acceptors.get(members, {}).get(instance, {})
+        return any(is_majority(members, some) for some in acceptors.values())
+
+    def _check_kept(self, node: Node, instances: Any) -> None:
+        """What is dropped is what was to be, and nothing after it for which this process has vouched in this life."""
+        vouched = self._vouched[node.pid] = {k: b for k, b in self._vouched[node.pid].items() if k >= instances.low}
+        for instance, ballot in vouched.items():
+            held = instances.accepted.get(instance)
+            if held is None or (held[0] < ballot and instance > instances.decided):
+                self.report("consensus", f"process {node.pid} has lost what it accepted in instance {instance}")
 
     def decided(self, node: Node, instance: int, values: list[bytes]) -> None:
         """The process has this instance among those that are decided; perhaps not for the first time."""
@@ -97,6 +129,7 @@ class ReplicatedLogs(Decisions):
         super().__init__(topology)
         self._references = {group: _Reference() for group in topology.groups}
         self._compared: dict[ProcessId, int] = {}
+        self._applied: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
 
     def on_life(self, node: Node) -> None:
         super().on_life(node)
@@ -106,9 +139,15 @@ class ReplicatedLogs(Decisions):
         self._references[self.topology.group_of[node.pid]].take(instance, values)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        low = self._low[node.pid]
         super().on_handled(node, handler, args, sends)
         member: Any = node.protocol.member  # type: ignore[attr-defined]
         log, before = member.log, self._compared[node.pid]
+        for _, message, _ in sends:
+            if type(message).__name__ == "Applied":
+                self._applied[node.pid] = max(self._applied[node.pid], message.instance)
+        if low != self._low[node.pid] and handler == "on_message" and type(args[1]).__name__ == "Applied":
+            self._check_dropped(node, member.members, self._low[node.pid] - 1)
         if log.instance == before:
             return
         self._compared[node.pid] = log.instance
@@ -122,6 +161,12 @@ class ReplicatedLogs(Decisions):
             self._compare_entries(node, log, member.deliveries, reference)
         if member.reign.acting and log.seen > member.reign.ballot:
             self._wrong(node, f"it acts as the leader of {member.reign.ballot}, but {log.seen} has begun")
+
+    def _check_dropped(self, node: Node, members: tuple[ProcessId, ...], last: int) -> None:
+        """What is dropped, a quorum has said to have applied."""
+        said = [p for p in members if self._applied[p] >= last]
+        if not is_majority(members, said):
+            self._wrong(node, f"it has dropped instances up to {last}, which only {said} have applied")
 
     def _compare_entries(self, node: Node, log: Any, deliveries: Any, reference: _Reference) -> None:
         for local, entry in log.entries.items():
@@ -152,10 +197,12 @@ class Streams(Decisions):
         self._numbered: dict[tuple[GroupId, GroupId], dict[int, tuple[Any, bytes]]] = {}
         self._seen: dict[ProcessId, tuple[int, int, dict[GroupId, tuple[int, Any]]]] = {}
         self._said: dict[ProcessId, dict[GroupId, int]] = {p: {} for p in topology.processes}
+        self._learned: dict[ProcessId, dict[GroupId, int]] = {}
 
     def on_life(self, node: Node) -> None:
         super().on_life(node)
         self._seen[node.pid] = (-1, -1, {})
+        self._learned[node.pid] = {}
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         super().on_handled(node, handler, args, sends)
@@ -163,6 +210,7 @@ class Streams(Decisions):
             if type(message).__name__ == "Ack":
                 said, source = self._said[node.pid], self.topology.group_of[to[0]]
                 said[source] = max(said.get(source, 0), message.number)
+        self._check_learned(node)
         stream: Any = node.protocol.stream  # type: ignore[attr-defined]
         channels: Any = node.protocol.channels  # type: ignore[attr-defined]
         instance, kept, received = self._seen[node.pid]
@@ -176,6 +224,25 @@ class Streams(Decisions):
                 self._check_received(node, group, channel, channels.waiting.items, received.get(group, (0, None))[0])
                 received[group] = now
         self._seen[node.pid] = (stream.base.instance, stream.kept.instance, received)
+
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        """All groups that may send here have promised to decide nothing earlier."""
+        if replay or delivery.stage != FINAL or delivery.installed_from is not None:
+            return
+        stamp = stamp_of(delivery.timestamp)
+        for group, channel in node.protocol.channels.of.items():  # type: ignore[attr-defined]
+            if stamp > channel.barrier:
+                self._wrong(node, f"it delivers at {stamp}, and group {group} has promised {channel.barrier} only")
+
+    def _check_learned(self, node: Node) -> None:
+        """What is taken for decided in another group is so."""
+        for group, learner in node.protocol.learners.items():  # type: ignore[attr-defined]
+            before = self._learned[node.pid].get(group, 0)
+            if learner.known == before:
+                continue
+            self._learned[node.pid][group] = learner.known
+            if learner.known and not self.is_chosen(self.topology.groups[group], learner.known):
+                self._wrong(node, f"it has learned instance {learner.known} of group {group}, which is not chosen")
 
     def _check_base(self, node: Node, stream: Any) -> None:
         """What it amounts to, and what was numbered for the others."""

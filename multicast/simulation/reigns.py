@@ -103,6 +103,10 @@ class PrimCastReigns(Reigns):
     def __init__(self, topology: Topology):
         super().__init__(topology)
         self._looked: dict[ProcessId, tuple[int, int]] = {}
+        self._judged: dict[ProcessId, Ballot] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._judged.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         super().on_handled(node, handler, args, sends)
@@ -117,6 +121,12 @@ class PrimCastReigns(Reigns):
             for entry in protocol.entries.values():
                 if entry.epoch is not None and not entry.position and protocol._is_past(entry.id, entry.ts):
                     self.wrong(node, f"has {entry.id.hex()} in T again, which it has delivered")
+        view = leadership.joined.view
+        if view and protocol.election.state == "leader" and self._judged.get(node.pid) != leadership.joined:
+            self._judged[node.pid] = leadership.joined
+            for entry in protocol.entries.values():
+                if entry.epoch is not None and not entry.position and entry.epoch.view < view:
+                    self.wrong(node, f"counts on {entry.id.hex()} as stamped in an earlier view: {tuple(entry.epoch)}")
 
 
 class BarrierReigns(Reigns):

@@ -21,32 +21,47 @@ from multicast.wire import PROTOCOL
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
 
+_TOLD_BY_MEMBERS = ("State", "Reminder")
+"""What a process says of what others count on: not so who has lost its disk. It need not wait for the disk."""
+
 
 class Vouching(Checker):
     """See the module. Large states (`Bulk`) may be overtaken, and signs of life overtake."""
 
-    watches_protocol = watches_sends = True
+    watches_protocol = True
 
     def __init__(self, specification: Specification) -> None:
         super().__init__()
         self._vouching = frozenset(specification.vouching)
+        told = specification.messages if specification.survives_lost_disk else ()
+        self._told = frozenset(kind for kind in told if kind.__name__ in _TOLD_BY_MEMBERS)
         overtakes = [kind for kind in specification.messages if getattr(kind, "overtakes", False)]
         self._overtaking = {kind.__struct_config__.tag for kind in overtakes}  # type: ignore[attr-defined]
         self._links: dict[ProcessId, dict[ProcessId, deque[tuple[type, int]]]] = {}
+        self._own: dict[ProcessId, dict[type, deque[int]]] = {}
 
     def on_life(self, node: Node) -> None:
         self._links[node.pid] = {}
+        self._own[node.pid] = {}
 
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
     ) -> None:
+        told = args[1] if handler == "on_message" and args[0] == node.pid else None
+        if type(told) in self._vouching and self._own[node.pid][type(told)].popleft() > node.flushed:
+            text = f"process {node.pid} counts its own {type(told).__name__} before what was put is on disk"
+            self.report("vouching", text)
+        if not sends:
+            return
         links, unsynced = self._links[node.pid], _unsynced(node, bool(args[-1].changes))
         for to, message, durable in sends:
             kind = type(message)
             if not durable and kind in self._vouching:
                 self.report("vouching", f"process {node.pid} sends {kind.__name__} without waiting for the disk")
-            if kind in self._vouching and not _may_vouch(node, message):
+            if kind in self._vouching | self._told and not _may_vouch(node, message):
                 self.report("vouching", f"process {node.pid} sends {kind.__name__}, but has lost its disk")
+            if node.pid in to and kind in self._vouching:
+                self._own[node.pid].setdefault(kind, deque()).append(unsynced if durable else 0)
             if getattr(kind, "bulk", False) or getattr(kind, "overtakes", False):
                 continue
             for peer in to:

@@ -18,6 +18,37 @@ if TYPE_CHECKING:
     from multicast.simulation.scene import Node
 
 
+class GroupMarks(Checker):
+    """What a process takes for the watermark of a group, a majority of that has delivered: of every protocol."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self._reached: dict[ProcessId, Timestamp] = {}
+        self._judged: dict[ProcessId, dict[GroupId, Timestamp]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._judged[node.pid] = {}
+
+    def on_handled(
+        self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
+    ) -> None:
+        protocol: Any = node.protocol
+        log = protocol._log if hasattr(protocol, "_log") else protocol.log
+        judged, reached = self._judged[node.pid], self._reached
+        if log.timestamp > reached.get(node.pid, ZERO):
+            reached[node.pid] = log.timestamp
+        for group, mark in log._group_marks.items():
+            if mark <= judged.get(group, ZERO):
+                continue
+            judged[group] = mark
+            holders = [p for p, at in reached.items() if at >= mark]
+            if not all(is_majority(members, holders) for members in protocol.topology.counting(group)):
+                text = f"process {node.pid} takes {mark} for the watermark of group {group}: {holders} have it"
+                self.report("watermarks", text)
+
+
 class Watermarks(Checker):
     """See the module. A watermark that was right once stays so, in whatever view it is told again."""
 

@@ -28,6 +28,7 @@ from unittest import mock
 
 import msgspec
 
+import multicast.checkpoint
 import multicast.engine
 import multicast.journal
 import multicast.simulation.dropping
@@ -52,7 +53,8 @@ FIRST_SEEDS: dict[str, int | str | None] = json.loads(SEEDS_FILE.read_text()) if
 _MODULES = {
     "CatchUp": multicast.engine, "Recorder": multicast.engine, "Lanes": multicast.engine, "Engine": world,
     "Journal": scene, "Sender": scene, "Receiver": scene, "Reader": multicast.journal,
-    "Retention": multicast.simulation.dropping,
+    "Retention": multicast.simulation.dropping, "Survey": multicast.journal, "Checkpoints": world,
+    "Checkpoint": multicast.checkpoint,
 }  # fmt: skip
 
 

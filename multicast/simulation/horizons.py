@@ -1,0 +1,120 @@
+"""PrimCast: what a process counts on when it delivers has been said by majorities, and is so (lines 9-30).
+
+*Horizon*: nothing that a group stamps later is stamped up to it, and what is delivered is not above it. So whoever is
+in the same epoch, or a later one, and has a longer T, has nothing there that is stamped so low. *Quorum clock*: a
+majority of some view have had clocks so high. *Decided*: what a delivery's timestamp is made of, a majority of the
+group has acknowledged in one epoch. The harm in less takes a message that comes just then, and an election by just
+those who do not know of it. Like in `invariants`, variables of protocols are known by name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from multicast.records import Delivered
+from multicast.simulation.checkers import Checker
+from multicast.types import FINAL, Ballot, GroupId, MessageId, ProcessId, Topology, is_majority
+
+if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
+
+_decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
+
+
+class _Known:
+    """Of one life: in which epoch, with a T so long, nothing more comes up to `horizon`."""
+
+    __slots__ = ("epoch", "horizon", "length")
+
+    def __init__(self, epoch: Ballot, length: int, horizon: int):
+        self.epoch = epoch
+        self.length = length
+        self.horizon = horizon
+
+
+class Horizons(Checker):
+    """See the module."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self._known: dict[ProcessId, _Known] = {}
+        self._clocks: dict[ProcessId, int] = {}
+        self._quorum_clocks: dict[ProcessId, int] = {}
+        self._acknowledged: dict[tuple[MessageId, GroupId, int], dict[Ballot, set[ProcessId]]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._known.pop(node.pid, None)
+        self._quorum_clocks[node.pid] = 0
+
+    def on_handled(
+        self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
+    ) -> None:
+        protocol: Any = node.protocol
+        pid, clocks = node.pid, protocol.clocks
+        self._clocks[pid] = max(self._clocks.get(pid, 0), protocol.clock.value)
+        for _, message, _ in sends:
+            if type(message).__name__ == "Ack":
+                for stamp in message.stamps:
+                    key = (stamp.id, protocol.group, stamp.ts)
+                    self._acknowledged.setdefault(key, {}).setdefault(stamp.epoch, set()).add(pid)
+        if clocks.quorum_clock > self._quorum_clocks[pid]:
+            self._quorum_clocks[pid] = clocks.quorum_clock
+            self._judge_quorum_clock(node, protocol.group, clocks.quorum_clock)
+        if not protocol.is_member():
+            self._known.pop(pid, None)
+            return
+        before = self._known.get(pid)
+        now = _Known(protocol.leadership.joined, protocol.t.length, clocks.horizon)
+        if before is None or (before.epoch, before.length, before.horizon) != (now.epoch, now.length, now.horizon):
+            self._known[pid] = now
+            self._judge_horizon(node, protocol, before, now)
+
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        if replay or delivery.stage != FINAL or delivery.expired or delivery.installed_from is not None:
+            return
+        message, final, note = delivery.message, delivery.timestamp, _decode_note(delivery.note)
+        group, protocol = node.world.topology.group_of[node.pid], node.protocol
+        horizon: int = protocol.clocks.horizon  # type: ignore[attr-defined]
+        if final.time > horizon:
+            self.report("horizon", f"process {node.pid} delivers at {final.time}, and more may come up to {horizon}")
+        for of, ts in {(group, note[1]), (final.tiebreak, final.time)}:
+            told = self._acknowledged.get((message.id, of, ts), {})
+            if not any(self._is_majority(node, of, some) for some in told.values()):
+                text = f"process {node.pid} delivers {message.id.hex()} by the stamp {ts} of group {of}"
+                self.report("quorum", f"{text}, which no majority has acknowledged in one epoch: {told}")
+
+    def _is_majority(self, node: Node, group: GroupId, processes: Collection[ProcessId]) -> bool:
+        return any(is_majority(m, processes) for m in node.world.topology.views[group].of.values())
+
+    def _judge_quorum_clock(self, node: Node, group: GroupId, clock: int) -> None:
+        reached = [p for p, at in self._clocks.items() if at >= clock]
+        if not self._is_majority(node, group, reached):
+            self.report("quorum", f"process {node.pid} has quorum clock {clock}, and only {reached} have come so far")
+
+    def _judge_horizon(self, node: Node, protocol: Any, before: _Known | None, now: _Known) -> None:
+        """Against all others of its group, as who knows less of T, and as who knows more."""
+        places = protocol.t._places
+        begin = before.length if before is not None and before.epoch == now.epoch else 0
+        for pid in node.world.topology.groups[protocol.group]:
+            other, peer = self._known.get(pid), node.world.nodes[pid]
+            if other is None or pid == node.pid or not peer.up:
+                continue
+            if other.epoch <= now.epoch:
+                self._judge_places(pid, other, node.pid, places, range(max(begin, other.length), now.length))
+            if other.epoch >= now.epoch and (before is None or now.horizon > before.horizon):
+                theirs: Any = peer.protocol
+                self._judge_places(node.pid, now, pid, theirs.t._places, range(now.length, other.length))
+
+    def _judge_places(
+        self, pid: ProcessId, known: _Known, other: ProcessId, places: dict[int, Any], more: range
+    ) -> None:
+        for place in more:
+            entry = places.get(place)
+            if entry is not None and entry.epoch is not None and entry.ts <= known.horizon:
+                text = f"process {pid} has T up to place {known.length} and counts on nothing more up to"
+                self.report("horizon", f"{text} {known.horizon}; process {other} has {entry.ts} at place {place}")

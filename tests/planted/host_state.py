@@ -1,0 +1,195 @@
+"""Bugs planted in what a journal keeps beside its segments, in checkpoints, and in what becomes of them."""
+
+from __future__ import annotations
+
+from multicast.checkpoint import Checkpoint, Checkpoints
+from multicast.engine import Engine
+from multicast.journal import Journal
+from multicast.protocol import MulticastProtocol
+from multicast.protocols.skeen import Skeen
+from multicast.protocols.white_box import WhiteBox
+from multicast.recorder import Recorder
+from multicast.retention import Retention
+from multicast.segments import Survey, segment_name
+from multicast.session import Receiver, Sender
+from tests.planted import Planted
+from tests.planted.rewriting import rewrite
+
+# -- journals ---------------------------------------------------------------------------------------------------------
+
+
+class MarkBeforeData(Journal):
+    """What the journal promises is written before that is on disk."""
+
+    def sync(self, to_disk: bool = True) -> None:
+        if not self._broken and self.end != self._synced and to_disk:
+            super().sync(False)
+            self.disk.sync(segment_name(self._segments[-1].number))
+        else:
+            super().sync(to_disk)
+
+
+@rewrite("see", "self.last = max(self.last, position_of(body))", "self.last = self.last or position_of(body)")
+class FirstDeliveryIsLast(Survey):
+    """A summary says of a segment's last delivery what holds of its first."""
+
+
+@rewrite("see", "self.put = end", "pass")
+class PutsReferToNothing(Survey):
+    """A summary does not say that a put refers to an earlier segment."""
+
+
+@rewrite("see", "self.delivered = max(self.delivered, position_of(body))", "pass")
+class DeliveriesReferToNothing(Survey):
+    """A summary does not say that a delivery refers to an earlier segment."""
+
+
+@rewrite("see", "self.refers = min(self.refers, lowest)", "pass")
+class NothingRefers(Survey):
+    """A summary does not say that something refers to an earlier segment."""
+
+
+@rewrite("drop", "Floor(oldest.number, oldest.base, last, life)", "Floor(oldest.number, oldest.base, self.floor, life)")
+class FloorsPositionNotRaised(Journal):
+    """What was dropped is taken for what is there."""
+
+
+@rewrite("read_deliveries", "if position <= self.floor:", "if position < self.floor:")
+class FloorIsThere(Journal):
+    """Who asks for the last delivery that was dropped gets what follows."""
+
+
+@rewrite("_open_closed", "self.end = summary.end", "self.end = summary.end - 1")
+class SegmentsBaseOneOff(Journal):
+    """A closed segment ends one byte earlier than it does."""
+
+
+@rewrite("_open_closed", "self._offsets += summary.offsets", "self._offsets += [o + 1 for o in summary.offsets]")
+class SummarysOffsetsOff(Journal):
+    """A delivery in a closed segment is looked for one byte behind its begin."""
+
+
+@rewrite("offset_before", "bisect_right(self._positions, position)", "bisect_right(self._positions, position + 1)")
+class LooksOneFurther(Journal):
+    """The last delivery that an application holds is taken for one that it lacks."""
+
+
+@rewrite("closed", "pairwise(self._segments)", "pairwise([*self._segments, *self._segments[-1:]])")
+class OpenSegmentArchived(Journal):
+    """The segment that is being written is archived."""
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+@rewrite("advance", "values = self._go_on(offset)", "values = self._go_on(self.latest().offset)")
+class OlderThanItSays(Checkpoints):
+    """A checkpoint stands for less than it says."""
+
+
+@rewrite("advance", "offset, name = self._journal.synced,", "offset, name = self._journal.end,")
+class AheadOfTheDisk(Checkpoints):
+    """A checkpoint stands for what is not on disk."""
+
+
+@rewrite("_read_latest", "last = max(", "last = min(")
+class OlderOneCounts(Checkpoints):
+    """Of two checkpoints the older one counts."""
+
+
+@rewrite("_write", "disk.sync(name)", "pass")
+class CheckpointUnsynced(Checkpoints):
+    """A checkpoint counts that is not on disk."""
+
+
+@rewrite("_read", "finished = kind == records.BATCH_END", "finished = True")
+class UnfinishedCounts(Checkpoints):
+    """A checkpoint counts though its end is missing."""
+
+
+@rewrite("recovery", "if end > self.offset or", "if end > self.offset + 64 or")
+class RecordAfterItSkipped(Checkpoint):
+    """Recovery reads one small record less behind a checkpoint."""
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+@rewrite("_place", "or place.offset < self.offset - self.reach", "")
+class RefersTooFar(Recorder):
+    """A record refers to what may have gone."""
+
+
+@rewrite("_place", "if len(message.payload) != place.length or zlib.crc32(message.payload) != place.crc:", "if False:")
+class RefersToCopy(Recorder):
+    """A record refers to another payload that came under the same id."""
+
+
+# -- the engine and its links -----------------------------------------------------------------------------------------
+
+
+@rewrite("flushed", "own[0][0] <= number:", "own[0][0] <= number + 1:")
+class OwnWordBeforeSync(Engine):
+    """A process counts its own word one flush before it is on disk."""
+
+
+@rewrite("_send", "self._send_to_self(channel, message, ticket)", "self._send_to_self(channel, message, 0)")
+class OwnWordAtOnce(Engine):
+    """A process counts its own word at once."""
+
+
+@rewrite("recover", "self.position = self.completed = self._durable = held", "self.position = self.completed = held")
+class HeldIsNotDurable(Engine):
+    """What the application holds is not told to be durable at a restart. (The life's first batch says so, too.)"""
+
+
+@rewrite("greet", "return self.flushed, False", "return min(self.seen, self.flushed + 1), False")
+class OneMoreFlushed(Receiver):
+    """A receiver that is greeted again says that it has flushed one frame more."""
+
+
+@rewrite("acknowledged", "self._waiting.popleft()", "self._waiting.pop()")
+class BulkBackwards(Sender):
+    """What waits for room leaves in the wrong order."""
+
+
+@rewrite("resume", "self.losses = 0", "pass")
+class LossesToldAgain(Sender):
+    """An overflow is told at every reconnection."""
+
+
+@rewrite("_overflow", "self._waiting.clear()", "pass")
+class BulkSurvivesOverflow(Sender):
+    """What waits for room stays when the queue is lost."""
+
+
+# -- what goes --------------------------------------------------------------------------------------------------------
+
+
+@rewrite("_copy", "if end > self.archived:", "if begin > self.archived:")
+class SecondNotArchived(Retention):
+    """Segments are archived from the second one on."""
+
+
+@rewrite("advance", "limit = min(limit, self.archived)", "pass")
+class GoesUnarchived(Retention):
+    """A segment goes though the archive does not have it."""
+
+
+def _host(protocol: type[MulticastProtocol], *kinds: type) -> list[Planted]:
+    return [Planted(protocol, host=(kind,)) for kind in kinds]
+
+
+HARMLESS = (*_host(WhiteBox, HeldIsNotDurable),)
+PLANTED = (
+    *_host(
+        WhiteBox, MarkBeforeData, RefersToCopy, OwnWordBeforeSync, OwnWordAtOnce, OneMoreFlushed,
+        BulkBackwards, LossesToldAgain, BulkSurvivesOverflow,
+    ),
+    *_host(
+        Skeen, FirstDeliveryIsLast, PutsReferToNothing, DeliveriesReferToNothing, NothingRefers,
+        FloorsPositionNotRaised, FloorIsThere, SegmentsBaseOneOff, SummarysOffsetsOff, LooksOneFurther,
+        OpenSegmentArchived, OlderThanItSays, AheadOfTheDisk, OlderOneCounts, CheckpointUnsynced, UnfinishedCounts,
+        RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived,
+    ),
+)  # fmt: skip
