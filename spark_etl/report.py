@@ -173,7 +173,7 @@ class Report(msgspec.Struct):
 PLACES_SHOWN = 4
 """Log lines of one violation that a terminal shows."""
 STEPS_SHOWN = 24
-"""Steps of a cycle that a terminal shows."""
+"""Steps of a cycle that a terminal shows: of a longer one the beginning and the end."""
 TEXT_MAX = 2_000
 """Characters of one text that are shown; the JSON has it whole."""
 
@@ -243,11 +243,12 @@ def render(report: Report, console: Console) -> None:
 def render_violation(violation: Violation, console: Console) -> None:
     """Its sentence, of a cycle one per edge, and where the log lines are."""
     _line(console, Text.assemble((violation.name, "bold red"), f": {visible(violation.sentence)}"))
-    more = len(violation.steps) - STEPS_SHOWN
-    for step in violation.steps[: STEPS_SHOWN if more > 0 else None]:
-        _line(console, Text(visible(f"    {step}")))
-    if more > 0:
-        _line(console, Text(f"    … and {more:,} more steps, in the JSON"))
+    more, half = len(violation.steps) - STEPS_SHOWN, STEPS_SHOWN // 2
+    for at, step in enumerate(violation.steps):
+        if more <= 0 or at < half or at >= half + more:
+            _line(console, Text(visible(f"    {step}")))
+        elif at == half:
+            _line(console, Text(f"    … and {more:,} more steps, in the JSON"))
     if violation.evidence:
         _line(console, Text(visible(f"    log lines: {_places(violation.evidence)}"), "dim"))
 

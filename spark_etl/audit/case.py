@@ -32,7 +32,7 @@ PLANNED_ROWS = 1_000_000
 """An audit of up to so many rows takes most of its time to plan. More of them are kept smaller if they are cached."""
 
 _NEAR = "near"
-"""Where the tables of what is near suspect reads are, in the directory of all."""
+"""Where the tables of what is near suspects are, in the directory of all."""
 
 _FOUNDATIONS = (
     "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
@@ -134,7 +134,7 @@ class Case:
         )
 
     def _look_near(self) -> None:
-        """The frames are of what is near suspect reads, nothing else being suspect."""
+        """The frames are of what is near suspects, nothing else being suspect."""
         into, rows = self.out / _NEAR, Counter[str]()
         for name, count in self.proof.near.items():
             rows[Path(name).parent.name.removeprefix("table=")] += count

@@ -321,7 +321,7 @@ class Audit(Case):
     def _check_positions(self, skip: str) -> None:
         """Of reads that stand in no journal."""
         proved, open_shards = self.proof.holds(POSITIONS), list(self.open_ends())
-        rows = self.proof.at_positions if proved else self.at_positions.count()
+        rows = self.proof.at_positions if proved or self.proof.near else self.at_positions.count()
         prop = self.check(
             POSITIONS, lambda: self._stale(open_shards), rows, blind=bool(self.unsure_shards), skip=skip
         )
@@ -380,7 +380,7 @@ class Audit(Case):
         late = self.late = self.proof.late if proved else clients.against_real_time(self.timeline).count()
         if late and certified and self.proof.holds(PRECEDENCE):
             self.no_cycle = _NO_CYCLE
-            self._without_cycle(prop, self.proof.edges)
+            self._without_cycle(prop)
             if prop.verdict == VALID:
                 prop.note += f"; {late} operations ended before one that precedes them in the order was invoked"
         elif late or not certified:
@@ -417,13 +417,13 @@ class Audit(Case):
         elif doubtful > found.components:
             prop.verdict, prop.note = UNDETERMINED, serialization.IN_DOUBT
         else:
-            self._without_cycle(prop, found.edges)
+            self._without_cycle(prop)
         prop.seconds = round(prop.seconds + time.monotonic() - began, 3)
         return not doubtful
 
-    def _without_cycle(self, prop: Property, edges: int) -> None:
+    def _without_cycle(self, prop: Property) -> None:
         if prop.verdict == VALID:
-            prop.note = f"not in the order of versions, but without a cycle among {edges:,} edges"
+            prop.note = "not in the order of versions, but without a cycle"
             self.founded(prop)
 
     def _check_sessions(self) -> None:

@@ -6,7 +6,7 @@ comparable where one call has made them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,13 @@ def of_groups(groups: np.ndarray, values: np.ndarray, count: int, function: Any,
 
 def greatest_before(groups: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:
     """For each row the greatest of `values` among the rows of its group with a lesser `at`; NOTHING: there is none."""
-    found = np.full(len(at), NOTHING, np.int64)
+    row = who_is_greatest_before(groups, at, values)
+    return np.where(row >= 0, values[row], NOTHING) if len(row) else np.zeros(0, np.int64)
+
+
+def who_is_greatest_before(groups: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The row that has it, the first one of several; -1: there is none."""
+    found = np.full(len(at), -1, np.int64)
     if not len(at):
         return found
     order = in_order(at, groups)
@@ -151,25 +157,26 @@ def greatest_before(groups: np.ndarray, at: np.ndarray, values: np.ndarray) -> n
     starts = np.concatenate(([True], group[1:] != group[:-1]))
     instants = starts | np.concatenate(([True], time[1:] != time[:-1]))
     number = np.cumsum(starts)
-    known, level, height = _levels(value, int(number[-1]))
+    level, height = _levels(value, int(number[-1]))
     running = np.maximum.accumulate(number * height + level)  # every group's levels are above the last one's
+    greater = np.concatenate(([True], running[1:] > running[:-1]))
+    who = np.maximum.accumulate(np.where(greater, np.arange(len(at)), 0))
     before = np.maximum.accumulate(np.where(instants, np.arange(len(at)), 0)) - 1
     inside = (before >= 0) & (number[before] == number)
-    found[order] = np.where(inside, known(np.where(inside, running[before] - number * height, 0)), NOTHING)
+    found[order] = np.where(inside, order[who[before]], -1)
     return found
 
 
-def _levels(values: np.ndarray, groups: int) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, int]:
-    """Numbers from 0 on that sort as the values do, from there back to the values, and a bound of these numbers that
-    can be multiplied by so many groups."""
+def _levels(values: np.ndarray, groups: int) -> tuple[np.ndarray, int]:
+    """Numbers from 0 on that sort as the values do, and a bound of these numbers that can be multiplied by so many
+    groups."""
     some = values[values != NOTHING]
     low = int(some.min(initial=0))
     height = int(some.max(initial=0)) - low + 2
     if groups * height < 1 << 62:
-        level = np.where(values != NOTHING, values - low + 1, 0)
-        return lambda levels: np.where(levels > 0, levels - 1 + low, NOTHING), level, height
+        return np.where(values != NOTHING, values - low + 1, 0), height
     known, level = np.unique(values, return_inverse=True)
-    return known.__getitem__, level, len(known)
+    return level, len(known)
 
 
 def entries(column: Array) -> tuple[np.ndarray, pa.Array, pa.Array]:

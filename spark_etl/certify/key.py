@@ -59,11 +59,15 @@ def in_order(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> Ordered:
     return Ordered(order, key, gts, version, absent, wrote, deleted, last, expected)
 
 
-def certify(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> None:
+def holds(found: Ordered) -> bool:
     """Every read returned the last version of its key before the reader, and what a leader answered is the last version
-    at its place. Suspect."""
-    found = in_order(reads, writes, placed)
-    trust(found.wrote | (found.version == found.expected), OTHER)
+    at its place."""
+    return bool(np.all(found.wrote | (found.version == found.expected)))
+
+
+def certify(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> None:
+    """`holds`, of READS, WRITES and PLACED. Suspect."""
+    trust(holds(in_order(reads, writes, placed)), OTHER)
 
 
 OTHER = "a read of another version than the order says"

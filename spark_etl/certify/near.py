@@ -1,17 +1,21 @@
-"""The surroundings of a read that is suspect: all that a check of reads, cycles, sessions and keys can say of it.
+"""The surroundings of what is suspect: all that a check of reads, values, places, cycles, sessions and keys can say of
+it.
 
-Let an order of the transactions be given that the logs and real time follow: that of their versions if none runs
-against real time, else that of `precedence`. Dependencies run forward in it, but for those of reads that returned
-something else than the order says; so every cycle lies between the ends of such edges that run back, or of several that
-overlap. Sessions and single keys go wrong only where such a read is: in its key, and in sessions whose operations those
-who touched that key have read from. So these transactions are cut out of the tables, with the writes before and behind
-theirs, so that each dependency is the one that it was; what is cut away had nothing to do with it.
+Let an order of the transactions be given that the logs follow: that of their versions, or of `precedence` if real time
+follows that. Dependencies run forward in it, but for those of reads that returned something else than the order says,
+of sessions against it, and of operations that were answered before something was invoked that precedes them. So every
+cycle lies between the ends of such edges that run back, or of several that overlap. Sessions and single keys go wrong
+only there, and where such a read is: in its key, and in sessions whose operations those who touched that key have read
+from. So these transactions are cut out of the tables, with the writes before and behind theirs, so that each dependency
+is the one that it was; what is cut away had nothing to do with it. A read at a position is a transaction of its own: it
+comes with the places around it, and with the answer that says how late it may have been.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,34 +24,58 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_etl.certify import precedence, time
-from spark_etl.certify.arrays import NOTHING, greatest_before, halves, numbers, ranks, trust, whole
+from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, halves, numbers, ranks, trust, whole
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
-from spark_etl.certify.key import PLACED, READS, WRITES, in_order
+from spark_etl.certify.key import PLACED, READS, WRITES, Ordered, in_order
 from spark_etl.certify.source import Source
 from spark_etl.ingest.tables import place
 
 DOUBTS_MAX = 1_000
 _NONE = pa.table({name: pa.array([], pa.binary()) for name in PLACED})
+_NO_READS = pa.table({name: pa.array([], pa.binary()) for name in READS})
 SHARE_MAX = 0.5
 """Of all transactions; of more the whole run is looked at."""
 
 
 class Doubts(msgspec.Struct):
     """Of a shard. edges: versions of two transactions, of which the first must precede the second by a read that is
-    suspect. touching: versions of all that read or wrote such a key, 16 bytes each."""
+    suspect. touching: versions of all that read or wrote such a key, 16 bytes each. keys: these."""
 
     edges: list[tuple[bytes, bytes]] = []
     touching: bytes = b""
+    keys: list[bytes] = []
+
+
+class Suspects(msgspec.Struct):
+    """reads: by shard. values: rows of operations that came out otherwise, with the keys that they are about. places:
+    operations that were told positions behind known ones, and those who knew them."""
+
+    reads: list[Doubts] = []
+    values: list[tuple[int, list[bytes]]] = []
+    places: list[int] = []
 
 
 def doubts(reads: pa.Table, writes: pa.Table) -> Doubts:
     """The reads that returned something else than the order says (`key.READS`, `key.WRITES`). Suspect if there are too
     many."""
     found = in_order(reads, writes, _NONE)
+    edges, wrong = _other_edges(found)
+    versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"])])
+    mine = found.row[np.isin(found.key, found.key[wrong])]
+    touched = versions.take(pa.array(mine))
+    pairs = [(versions[int(found.row[a])].as_py(), versions[int(found.row[b])].as_py()) for a, b in edges]
+    names = pa.concat_arrays([whole(reads["key"]), whole(writes["key"])]).take(pa.array(found.row[wrong]))
+    return Doubts(
+        [pair for pair in pairs if pair[0] != pair[1]], b"".join(pc.unique(touched).to_pylist()),
+        pc.unique(names).to_pylist(),
+    )  # fmt: skip
+
+
+def _other_edges(found: Ordered) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """Dependencies of the reads of other versions, as places in `found`, and these reads."""
     wrong = np.flatnonzero(~found.wrote & (found.version != found.expected))
     trust(len(wrong) <= DOUBTS_MAX, "many reads of other versions")
-    versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"])]).take(pa.array(found.row))
     edges = []
     for one in wrong.tolist():
         low, high = np.searchsorted(found.key, [found.key[one], found.key[one] + 1])
@@ -65,32 +93,113 @@ def doubts(reads: pa.Table, writes: pa.Table) -> Doubts:
             edges.append((source, one))
         if len(following):
             edges.append((one, int(following[0])))
-    touched = versions.filter(pa.array(np.isin(found.key, found.key[wrong])))
-    pairs = [(versions[a].as_py(), versions[b].as_py()) for a, b in edges]
-    return Doubts([pair for pair in pairs if pair[0] != pair[1]], b"".join(pc.unique(touched).to_pylist()))
+    return edges, wrong
 
 
-def around(
-    found: Transactions, logs: Sequence[AgreedLog], clients: tuple[Operations, Placed] | None, reads: pa.Table,
-    doubted: Sequence[Doubts],
-) -> np.ndarray:  # fmt: skip
-    """Which transactions are to be cut out. reads: gts and version, of all shards. Suspect if that cannot be told."""
-    order = _in_order(found, logs, clients)
-    ends = [halves(pa.array([e[n] for one in doubted for e in one.edges], pa.binary(16))) for n in (0, 1)]
-    touching = np.frombuffer(b"".join(one.touching for one in doubted), ">u8").astype(np.uint64).reshape(-1, 2)
-    source, target, touches = (_rows(found, values) for values in (*ends, touching))
-    source, target = (side[(source >= 0) & (target >= 0)] for side in (source, target))
-    back = order[source] > order[target]
-    depth = np.zeros(len(order) + 1, np.int64)
-    np.add.at(depth, order[target[back]], 1)
-    np.add.at(depth, order[source[back]] + 1, -1)
-    wanted = (np.cumsum(depth)[:-1][order] > 0) & (found.applied != 0)
-    wanted[touches[touches >= 0]] = True
+class Around(NamedTuple):
+    """What is to be cut out. nodes: of every transaction, and then of every operation, whether it is; placed: of the
+    reads at positions among them, by shard, `key.PLACED`; positions: by shard, of what is to be kept besides; lines: of
+    every operation, whether its lines are."""
+
+    nodes: np.ndarray
+    placed: dict[int, pa.Table]
+    positions: dict[int, list[int]]
+    lines: np.ndarray
+
+
+class Agreed(NamedTuple):
+    """What is agreed upon. reads: gts and version, of all shards. keyed: of each log `key.READS` and `key.WRITES`."""
+
+    found: Transactions
+    logs: Sequence[AgreedLog]
+    reads: pa.Table
+    keyed: Callable[[AgreedLog], tuple[pa.Table, pa.Table]]
+
+
+def around(agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: Suspects) -> Around:
+    """What is to be cut out. Suspect if that cannot be told."""
+    found, reads = agreed.found, agreed.reads
+    ends = [halves(pa.array([e[n] for one in suspects.reads for e in one.edges], pa.binary(16))) for n in (0, 1)]
+    touched = np.frombuffer(b"".join(one.touching for one in suspects.reads), ">u8").astype(np.uint64).reshape(-1, 2)
+    source, target, touches = (_rows(found, values) for values in (*ends, touched))
+    order, back = _in_order(found, agreed.logs, clients)
+    placed: dict[int, pa.Table] = {}
+    if clients is not None:
+        placed = {log.shard: time.placed_reads(clients[0], log) for log in agreed.logs}
+        pairs, more = _of_places(agreed, placed, {key for one in suspects.reads for key in one.keys})
+        source, target, touches = (
+            np.concatenate([a, b]) for a, b in zip((source, target, touches), (*pairs.T, more), strict=True)
+        )
+    both = (source >= 0) & (target >= 0)
+    back = np.concatenate([back, np.column_stack([order[source[both]], order[target[both]]])])
+    back = back[back[:, 0] > back[:, 1]]
+    depth = np.zeros(int(order.max(initial=-1)) + 2, np.int64)
+    np.add.at(depth, back[:, 1], 1)
+    np.add.at(depth, back[:, 0] + 1, -1)
+    there = np.ones(len(order), bool)
+    there[: len(found.ids)] = found.applied != 0
+    wanted = (order >= 0) & (np.cumsum(depth)[order] > 0) & there
+    touches = touches[touches >= 0]
+    wanted[touches] = True
     at, seen = (_rows(found, halves(reads[name])) for name in ("gts", "version"))
-    mine = np.isin(at, touches[touches >= 0]) & (seen >= 0)
-    wanted[seen[mine]] = True
-    trust(wanted.sum() <= SHARE_MAX * len(wanted), "much is to be cut out")
-    return wanted
+    wanted[seen[np.isin(at, touches) & (seen >= 0)]] = True
+    for table in placed.values():
+        mine = np.isin(len(found.ids) + numbers(table["op"]), touches)
+        said = _rows(found, halves(table["version"].filter(pa.array(mine))))
+        wanted[said[said >= 0]] = True
+    lines = np.zeros(0, bool) if clients is None else _of_operations(clients, found, agreed.logs, suspects, wanted)
+    trust(wanted.sum() <= SHARE_MAX * np.sum(order >= 0), "much is to be cut out")
+    count = len(found.ids)
+    mine_of = {shard: table.filter(pa.array(wanted[count + numbers(table["op"])])) for shard, table in placed.items()}
+    positions: dict[int, list[int]] = {}
+    if clients is not None:
+        shard, position = time.where(clients[0], np.flatnonzero(lines & clients[0].at_position))
+        for one in np.unique(shard).tolist():
+            there = position[shard == one]
+            positions[one] = np.unique(np.concatenate([there, there + 1])).tolist()
+    return Around(wanted, mine_of, positions, lines)
+
+
+def _of_places(
+    agreed: Agreed, placed: dict[int, pa.Table], keys: set[bytes]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of the reads at positions: dependencies of those of other versions, as pairs of nodes, and all who touched their
+    keys, or those reads of `keys`."""
+    pairs, touching = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
+    count = len(agreed.found.ids)
+    for log in agreed.logs:
+        table = placed[log.shard]
+        if not table.num_rows:
+            continue
+        reads, writes = agreed.keyed(log)
+        found = in_order(_NO_READS, writes, table)
+        edges, wrong = _other_edges(found)
+        nodes = np.concatenate([_rows(agreed.found, halves(writes["gts"])), count + numbers(table["op"])])[found.row]
+        pairs.append(nodes[np.array(edges, np.int64).reshape(-1, 2)])
+        names = pa.concat_arrays([whole(writes["key"]), whole(table["key"])]).take(pa.array(found.row[wrong]))
+        mine = pa.array([*keys, *pc.unique(names).to_pylist()], pa.binary())
+        touching.append(count + numbers(table.filter(pc.is_in(table["key"], value_set=mine))["op"]))
+        for rows in (reads, writes) if len(wrong) else ():
+            rows = rows.filter(pc.is_in(rows["key"], value_set=mine))
+            touching.append(_rows(agreed.found, halves(rows["gts"])))
+    return np.concatenate(pairs), np.concatenate(touching)
+
+
+def _of_operations(
+    clients: tuple[Operations, Placed], found: Transactions, logs: Sequence[AgreedLog], suspects: Suspects,
+    wanted: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """Whose lines are kept. Who is suspect himself becomes wanted, and whoever says where a read at a position is."""
+    ops, at = clients
+    node = np.where(ops.at_position, len(found.ids) + np.arange(len(ops.invoke)), at.row)
+    own = np.array([*(op for op, _ in suspects.values), *suspects.places], np.int64)
+    wanted[node[own][node[own] >= 0]] = True
+    lines = (node >= 0) & wanted[node]
+    told = time.steps(ops, at, found, logs).told
+    heard = told[lines[np.flatnonzero(ops.at_position)]]
+    lines[heard[heard >= 0]] = True
+    wanted[node[lines]] = True
+    return (node >= 0) & wanted[node]
 
 
 def _rows(found: Transactions, versions: np.ndarray) -> np.ndarray:
@@ -103,42 +212,72 @@ def _rows(found: Transactions, versions: np.ndarray) -> np.ndarray:
 
 def _in_order(
     found: Transactions, logs: Sequence[AgreedLog], clients: tuple[Operations, Placed] | None
-) -> np.ndarray:
-    """A transaction's place in an order that logs, real time and sessions follow. Suspect if there is none."""
-    gts = ranks(found.gts)[0]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The place of every transaction and then of every operation (-1: it is no read at a position) in an order that
+    logs follow; and what real time and sessions want that runs against it, as pairs of places."""
     if clients is None:
-        return gts
+        return ranks(found.gts)[0], np.zeros((0, 2), np.int64)
     ops, at = clients
     course = time.steps(ops, at, found, logs)
-    order = gts
+    order, late = course.nodes, np.zeros((0, 2), np.int64)
     if time.against_real_time(ops, course):
-        latest = precedence.certify(ops, at, found, course, logs)[: len(gts)]
-        order = np.empty(len(gts), np.int64)
-        order[np.lexsort((gts, latest))] = np.arange(len(gts))
-    mine = order[at.row[course.op]]
+        try:
+            latest = precedence.certify(ops, at, found, course, logs)
+            sorted_ = np.lexsort((order, latest))
+            place = np.full(len(order), -1)
+            place[sorted_] = np.arange(len(order))
+            order = np.where(order >= 0, place, -1)
+        except Suspect:
+            late = _answered_too_early(ops, course)
+    mine = order[np.where(ops.at_position, len(found.ids) + np.arange(len(ops.invoke)), at.row)][course.op]
     process = time.processes(ops)[course.op]
     before = greatest_before(process, ops.line[course.op], np.where(ops.ok[course.op], mine, NOTHING))
-    trust(before < mine, "a session against the order")
-    return order
+    turned = before > mine
+    return order, np.concatenate([late, np.column_stack([before[turned], mine[turned]])])
 
 
-def cut_clients(ops: Operations, at: Placed, wanted: np.ndarray, source: Source, into: Path) -> dict[str, int]:
-    """The lines of these transactions' operations, as a table. Returns its file, with the number of its rows."""
-    mine = at.of(wanted, False).astype(bool)
-    rows = np.concatenate([ops.begin[mine], ops.end[mine & (ops.end >= 0)]])
-    lines = source.read("history", source.columns("history")).take(pa.array(np.sort(rows)))
-    return _write(lines, "history", "h0", into)
+def _answered_too_early(ops: Operations, course: time.Course) -> np.ndarray:
+    """Of each operation that was answered before one was invoked that precedes it: its place, and the first such."""
+    least = -greatest_before(
+        np.concatenate([ops.file[course.op]] * 2),
+        -np.concatenate([ops.invoke[course.op], ops.complete[course.op]]),
+        np.concatenate([-course.order, np.full(len(course.op), NOTHING)]),
+    )[len(course.op) :]
+    late = ops.ok[course.op] & (least >= 0) & (least < course.order)
+    return np.column_stack([course.order[late], least[late]])
+
+
+def cut_clients(ops: Operations, lines: np.ndarray, source: Source, into: Path) -> dict[str, int]:
+    """The lines of these operations, as a table. Returns its file, with the number of its rows."""
+    rows = np.concatenate([ops.begin[lines], ops.end[lines & (ops.end >= 0)]])
+    found = source.read("history", source.columns("history")).take(pa.array(np.sort(rows)))
+    return _write(found, "history", "h0", into)
+
+
+class Kept(msgspec.Struct):
+    """What is kept of a shard. versions: 16 bytes each, of the transactions; placed: rows of `key.PLACED`; positions:
+    of the log, whatever stands there; keys: all writes to these."""
+
+    versions: bytes = b""
+    placed: list[tuple[bytes, bytes, bytes]] = []
+    positions: list[int] = []
+    keys: list[bytes] = []
 
 
 def cut_shard(
-    source: Source, shard: int, replicas: Sequence[int], fullest: int, wanted: pa.Array, into: Path
+    source: Source, shard: int, replicas: Sequence[int], fullest: int, kept: Kept, into: Path
 ) -> dict[str, int]:
-    """The rows of a shard's journals that are about these versions, or stand before or behind what they read and wrote.
+    """The rows of a shard's journals that are about these, or stand before or behind what they read and wrote.
     fullest: whose accounts stand for all."""
+    wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary())
     reads, writes = source.read("reads", READS, [fullest]), source.read("writes", WRITES, [fullest])
-    found = in_order(reads, writes, _NONE)
-    versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"])]).take(pa.array(found.row))
+    placed = pa.table({name: pa.array(column, pa.binary()) for name, column in zip(
+        PLACED, zip(*kept.placed, strict=True) if kept.placed else ((), (), ()), strict=True)})  # fmt: skip
+    found = in_order(reads, writes, placed)
+    versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"]), whole(placed["place"])])
+    versions = versions.take(pa.array(found.row))
     mine = numbers(pc.is_in(versions, value_set=wanted)).astype(bool)
+    mine |= found.row >= reads.num_rows + writes.num_rows
     every = np.arange(len(mine))
     following = np.minimum.accumulate(np.where(found.wrote, every, len(mine))[::-1])[::-1]
     behind = np.concatenate([following[1:], [len(mine)]])[mine]
@@ -146,15 +285,19 @@ def cut_shard(
     saw_none = np.unique(found.key[mine & ~found.wrote & (found.version == found.absent)])
     deletions = every[found.deleted & np.isin(found.key, saw_none)]
     beside = np.unique(np.concatenate([behind[behind < len(mine)], before[before >= 0], deletions]))
-    kept = pc.unique(pa.concat_arrays([wanted, versions.take(pa.array(beside))]))
+    near = pc.unique(pa.concat_arrays([wanted, versions.take(pa.array(beside))]))
     outcomes = source.read("outcomes", ("gts", "position"), [fullest])
-    positions = pc.unique(outcomes.filter(pc.is_in(outcomes["gts"], value_set=kept))["position"])
-    limits = {"deliveries": ("position", positions), "outcomes": ("position", positions), "writes": ("gts", kept),
+    positions = outcomes.filter(pc.is_in(outcomes["gts"], value_set=near))["position"]
+    positions = pc.unique(pa.concat_arrays([whole(positions), pa.array(kept.positions, pa.int64())]))
+    limits = {"deliveries": ("position", positions), "outcomes": ("position", positions), "writes": ("gts", near),
               "reads": ("gts", wanted)}  # fmt: skip
     files: dict[str, int] = {}
     for table, (column, values) in limits.items():
         rows = source.read(table, source.columns(table), replicas)
-        files |= _write(rows.filter(pc.is_in(rows[column], value_set=values)), table, f"s{shard}", into)
+        here = pc.is_in(rows[column], value_set=values)
+        if table == "writes":
+            here = pc.or_(here, pc.is_in(rows["key"], value_set=pa.array(kept.keys, pa.binary())))
+        files |= _write(rows.filter(here), table, f"s{shard}", into)
     return files
 
 

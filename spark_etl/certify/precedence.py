@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvstore.core.audit import APPLIED
-from spark_etl.certify.arrays import NOTHING, halves, in_order, names, numbers, ranks, trust, whole
+from spark_etl.certify.arrays import NOTHING, in_order, numbers, trust, whole
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.time import Course, where
 
-READS = ("id", "key", "gts")
-WRITES = ("key", "gts")
 ROUNDS_MAX = 100
 _BEHIND_ALL = 1 << 16
 
@@ -69,31 +67,3 @@ def _order(ops: Operations, log: AgreedLog, applied: pa.Table, rows: np.ndarray,
     positions = np.concatenate([numbers(applied["position"]), position])
     places = np.concatenate([numbers(applied["index"]), np.full(len(reads), _BEHIND_ALL)])
     return nodes[in_order(places, positions)]
-
-
-def edges(course: Course, found: Transactions, reads: pa.Table, writes: pa.Table, placed: pa.Table) -> int:
-    """How many edges a search for cycles would have had (`serialization.CycleSearch`). READS, WRITES of all shards;
-    placed: `time.placed_reads`, of all shards."""
-    row = numbers(pc.index_in(whole(reads["id"]), value_set=found.ids))
-    effective = reads.filter(pa.array(found.applied[row] != 0))
-    key = np.concatenate(names(effective["key"], writes["key"], placed["key"]))
-    sizes = [effective.num_rows, writes.num_rows, placed.num_rows]
-    gts = np.concatenate(ranks(halves(effective["gts"]), halves(writes["gts"]), halves(placed["place"])))
-    turn = np.repeat([0, 1, 2], sizes)
-    node = np.concatenate([gts[: sum(sizes[:2])], gts.max(initial=0) + 1 + numbers(placed["op"])])
-    order = in_order(turn, gts, key)
-    key, node, wrote = key[order], node[order], turn[order] == 1
-    numbers_ = np.arange(len(key))
-    last = np.maximum.accumulate(np.where(wrote, numbers_, -1))
-    before = np.concatenate(([-1], last[:-1]))
-    following = np.minimum.accumulate(np.where(wrote, numbers_, len(key))[::-1])[::-1]
-    pairs = []
-    for source, target, there in (
-        (before, numbers_, before >= 0),  # ww, wr
-        (numbers_, following, ~wrote & (following < len(key))),  # rw
-    ):
-        s, t = source[there], target[there]
-        same = (key[s] == key[t]) & (node[s] != node[t])
-        pairs.append(node[s][same] * (int(node.max()) + 1) + node[t][same])
-    every = np.sort(np.concatenate(pairs))
-    return int(np.sum(every[1:] != every[:-1])) + min(len(every), 1) + len(course.op)

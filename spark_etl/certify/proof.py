@@ -22,8 +22,8 @@
 | course | slices | - |
 | genuineness, ring, long fork, set, counter | none | always, if the run has them |
 
-What is left to the checks is judged on the whole run; if it is nothing but reads of another version in some keys, on
-what is near them (`near`).
+What is left to the checks is judged on the whole run; if it is nothing but reads of another version in some keys,
+values of some operations, positions behind known ones, or real time, on what is near them (`near`).
 
 Every kernel rests on *log*: if that proves nothing, nothing is proved. Those about clients rest on *id* and on
 histories each line of which could be read.
@@ -62,9 +62,9 @@ class Proof(msgspec.Struct):
     Numbers are those of the checks, and of use where what they belong to is proved: unsubmitted, waiting: messages of
     VALIDITY and ORDER; unknown, functions (kinds), thin: operations, of HISTORY with ACCOUNTS; compared, answered:
     operations, of VALUES; at_positions: reads, of POSITIONS; promises: reads, by consistency, of PROMISES; late:
-    operations, of TIME; inverted, untimed: of SESSIONS; edges: that a search would have had, of PRECEDENCE, which is
-    asked only if some are late. near: files, with rows, of what reads that are suspect have to do with, if nothing else
-    is."""
+    operations, of TIME; inverted, untimed: of SESSIONS. What is suspect, if that is known: other, whether a read at
+    a position is of another version; values, places: see `near.Suspects`. near: files, with rows, of what that has to
+    do with, if nothing else is suspect."""
 
     proved: set[str] = msgspec.field(default_factory=set)
     why: dict[str, str] = msgspec.field(default_factory=dict)
@@ -83,7 +83,9 @@ class Proof(msgspec.Struct):
     late: int = 0
     inverted: int = 0
     untimed: int = 0
-    edges: int = 0
+    other: bool = False
+    values: list[tuple[int, list[bytes]]] = []
+    places: list[int] = []
     near: dict[str, int] = {}
 
     def attempt(self, names: Sequence[str], kernel: Callable[..., T], *arguments: Any) -> T | None:
@@ -95,6 +97,11 @@ class Proof(msgspec.Struct):
             return None
         self.proved |= set(names)
         return found
+
+    def refute(self, name: str, why: str) -> None:
+        """It is not proved."""
+        self.proved.discard(name)
+        self.why[name] = why
 
     def holds(self, *names: str) -> bool:
         """Whether all of these are proved."""

@@ -177,7 +177,7 @@ def _judge_clients(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operatio
     assert found is not None
     at = client.placed(ops, found)
     proof.functions, proof.unknown = dict(client.functions(ops)), client.unknown(ops, at, found)
-    reads = agreed.read(run, "reads", (*precedence.READS, "version"))
+    reads = agreed.read(run, "reads", ("id", "key", "version"))
     proof.thin = client.thin(ops, agreed.logs, _held(run))
     proof.attempt([CLIENTS], client.answers, ops, at, found, reads)
     if not proof.holds(CLIENTS):
@@ -190,13 +190,12 @@ def _judge_clients(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operatio
     proof.inverted, proof.untimed = turns or (0, 0)
     proof.at_positions = int(ops.at_position.sum())
     if proof.at_positions:
-        proof.attempt([POSITIONS], time.positions, ops, course, agreed.logs)
+        behind = proof.attempt([POSITIONS], time.positions, ops, course, agreed.logs)
+        if behind is not None and len(behind):
+            proof.refute(POSITIONS, "a read behind what was known")
+            proof.places = behind.tolist()
     if proof.late:
         proof.attempt([PRECEDENCE], precedence.certify, ops, at, found, course, agreed.logs)
-    if proof.holds(PRECEDENCE):
-        writes = agreed.read(run, "writes", precedence.WRITES)
-        placed = pa.concat_tables([time.placed_reads(ops, one) for one in agreed.logs])
-        proof.edges = precedence.edges(course, found, reads, writes, placed)
 
 
 def _held(run: Run) -> dict[int, int]:
@@ -216,15 +215,18 @@ def judge_values(run: Run) -> Proof:
     ops = _operations(run, Proof(), history)
     found = agreed.transactions
     if ops is not None or not run.has_history:
-        proof.attempt([READS], _judge_reads, run, agreed, ops)
+        proof.other = bool(proof.attempt([READS], _judge_reads, run, agreed, ops))
     if found is None or ops is None:
         return proof
     at = client.placed(ops, found)
     writes = agreed.read(run, "writes", value.WRITES)
     if proof.holds(READS):
         reads = agreed.read(run, "reads", value.READS)
-        counts = proof.attempt([VALUES], value.certify, ops, at, found, reads, writes)
-        proof.compared, proof.answered = counts or (0, 0)
+        compared = proof.attempt([VALUES], value.certify, ops, at, found, reads, writes)
+        if compared is not None:
+            proof.compared, proof.answered, proof.values = compared
+        if proof.values:
+            proof.refute(VALUES, "another value")
     if set(client.functions(ops)) & set(_TRANSFERS):
         proof.attempt([BANK], bank.certify, ops, at, found, writes)
     promised = _operations(run, Proof(), history, promised=True)
@@ -241,48 +243,50 @@ def _tellers(run: Run, log: id.AgreedLog) -> list[int]:
     return [replica for replica in run.logs[log.shard].longest[1:] if replica >= 0]
 
 
-def _judge_reads(run: Run, agreed: _Agreed, ops: client.Operations | None) -> None:
-    """No key is in two shards, and leaders answered as the order says. Suspect."""
-    keys = []
+def _judge_reads(run: Run, agreed: _Agreed, ops: client.Operations | None) -> bool:
+    """No key is in two shards. Whether any leader answered otherwise than the order says. Suspect."""
+    keys, other = [], False
     for one in agreed.logs:
         mine = _tellers(run, one)
         placed = _no(key.PLACED) if ops is None else time.placed_reads(ops, one)
         if placed.num_rows:
-            key.certify(_no(key.READS), run.source.read("writes", key.WRITES, mine), placed)
-        found = [run.source.distinct(table, "key", mine) for table in ("reads", "writes")]
-        keys.append(pc.unique(pa.concat_arrays([*found, whole(placed["key"])])))
+            found = key.in_order(_no(key.READS), run.source.read("writes", key.WRITES, mine), placed)
+            other |= not key.holds(found)
+        known = [run.source.distinct(table, "key", mine) for table in ("reads", "writes")]
+        keys.append(pc.unique(pa.concat_arrays([*known, whole(placed["key"])])))
     every = pa.concat_arrays(keys)
     trust(pc.count_distinct(every).as_py() == len(every), "a key in two shards")
+    return other
 
 
 class Around(msgspec.Struct, tag=True):
     """What the task is told that finds what is to be cut out, and cuts it out of the histories."""
 
     run: Run
-    doubts: list[near.Doubts]
+    suspects: near.Suspects
     into: str
 
 
 class CutShard(msgspec.Struct, tag=True):
-    """What the tasks are told that cut it out of the journals of a shard. wanted: versions, 16 bytes each."""
+    """What the tasks are told that cut it out of the journals of a shard."""
 
     source: Source
     shard: int
     replicas: list[int]
     fullest: int
-    wanted: bytes
+    kept: near.Kept
     into: str
 
 
 class Cut(msgspec.Struct):
-    """What they return. files: with the number of their rows."""
+    """What they return. kept: by shard. files: with the number of their rows."""
 
-    wanted: bytes = b""
+    kept: dict[int, near.Kept] = {}
     files: dict[str, int] = {}
 
 
 def cut_around(told: Around) -> Cut:
-    """See `near.around`. Nothing is wanted if that cannot be told."""
+    """See `near.around`. Nothing is kept if that cannot be told."""
     run, proof = told.run, Proof()
     agreed = _Agreed(run, proof)
     ops, found = _operations(run, proof), agreed.transactions
@@ -290,20 +294,32 @@ def cut_around(told: Around) -> Cut:
         return Cut()
     at = None if ops is None else client.placed(ops, found)
     clients = None if ops is None or at is None else (ops, at)
+
+    def keyed(log: id.AgreedLog) -> tuple[pa.Table, pa.Table]:
+        mine = _tellers(run, log)
+        return run.source.read("reads", key.READS, mine), run.source.read("writes", key.WRITES, mine)
+
+    reads = agreed.read(run, "reads", ("gts", "version"))
     try:
-        wanted = near.around(found, agreed.logs, clients, agreed.read(run, "reads", ("gts", "version")), told.doubts)
+        around = near.around(near.Agreed(found, agreed.logs, reads, keyed), clients, told.suspects)
     except DOUBTS:
         return Cut()
+    versions = found.gts[around.nodes[: len(found.ids)]].astype(">u8").tobytes()
+    keys = sorted({one for _, about in told.suspects.values for one in about})
+    kept = {
+        log.shard: near.Kept(
+            versions, [tuple(row[name] for name in key.PLACED) for row in around.placed[log.shard].to_pylist()]
+            if clients else [], around.positions.get(log.shard, []), keys,
+        )
+        for log in agreed.logs
+    }  # fmt: skip
     into = Path(told.into)
-    files = {} if clients is None else near.cut_clients(*clients, wanted, run.source, into)
-    return Cut(found.gts[wanted].astype(">u8").tobytes(), files)
+    return Cut(kept, {} if ops is None else near.cut_clients(ops, around.lines, run.source, into))
 
 
 def cut_shard(told: CutShard) -> Cut:
     """See `near.cut_shard`."""
-    versions = [told.wanted[n : n + 16] for n in range(0, len(told.wanted), 16)]
-    wanted = pa.array(versions, pa.binary())
-    return Cut(files=near.cut_shard(told.source, told.shard, told.replicas, told.fullest, wanted, Path(told.into)))
+    return Cut(files=near.cut_shard(told.source, told.shard, told.replicas, told.fullest, told.kept, Path(told.into)))
 
 
 _TASKS = {"orders": judge_orders, "values": judge_values}
@@ -377,47 +393,56 @@ def prove(
             _add(proof, msgspec.msgpack.decode(one, type=Proof))
 
     judge("orders", "values")
-    if doubt := "; ".join(one.keys for one in found if one.keys):
-        doubts = [one.doubts for one in found if one.keys]
-        known = [one for one in doubts if one is not None]
-        if into is not None and len(known) == len(doubts) and _only_reads(proof, has_history, whole):
-            proof.near = _cut_out(workers, run, inputs, known, into)
-        proof.proved -= {READS} if proof.near else {READS, VALUES, PROMISES}
-        proof.why[READS] = doubt
+    doubts = [one for one in found if one.keys]
+    other = bool(doubts) or proof.other
+    in_time = not proof.late or proof.holds(PRECEDENCE)
+    if into is not None and (other or proof.values or proof.places or not in_time):
+        known = [one.doubts for one in doubts if one.doubts is not None]
+        suspects = near.Suspects(known, proof.values, proof.places)
+        if len(known) == len(doubts) and _nothing_else(proof, suspects, has_history, whole):
+            proof.near = _cut_out(workers, run, inputs, suspects, into)
+    if other:
+        proof.refute(READS, "; ".join({one.keys: None for one in doubts}) or key.OTHER)
+        proof.proved -= set() if proof.near else {VALUES, PROMISES}
     if has_history and not proof.holds(CLIENTS):
         proof.proved -= {VALUES, BANK, COURSE, PROMISES}  # whose numbers are of histories of this run only
     if not proof.holds(TIME, READS):
         proof.proved -= {PRECEDENCE}
-        proof.edges = 0
     return proof
 
 
-def _only_reads(proof: Proof, has_history: bool, whole: Collection[str]) -> bool:
-    """Whether all but the reads of single keys is proved, of journals and of what clients know of them."""
+def _nothing_else(proof: Proof, suspects: near.Suspects, has_history: bool, whole: Collection[str]) -> bool:
+    """Whether all but the suspects, and real time, is proved, of journals and of what clients know of them."""
     if not proof.holds(VALIDITY, ORDER, *ACCOUNTS, READS):
         return False
     if not has_history:
         return True
     kinds = set(proof.functions)
-    others = () if not kinds & set(_TRANSFERS) else (BANK,)
-    if proof.at_positions or proof.promises or kinds & set(whole):
+    if kinds & set(whole):
         return False
-    return proof.holds(HISTORY, CLIENTS, VALUES, TIME, SESSIONS, *others)
+    there = (
+        (VALUES, not suspects.values),
+        (POSITIONS, proof.at_positions and not suspects.places),
+        (PROMISES, proof.promises),
+        (BANK, kinds & set(_TRANSFERS)),
+    )
+    few = len(suspects.values) + len(suspects.places) <= near.DOUBTS_MAX
+    return few and proof.holds(HISTORY, CLIENTS, TIME, SESSIONS, *(name for name, wanted in there if wanted))
 
 
 def _cut_out(
-    workers: Workers, run: Run, inputs: Inputs, doubts: list[near.Doubts], into: Path
+    workers: Workers, run: Run, inputs: Inputs, suspects: near.Suspects, into: Path
 ) -> dict[str, int]:
-    """The tables of what is near suspect reads. Nothing if that is much, or cannot be told."""
+    """The tables of what is near the suspects. Nothing if that is much, or cannot be told."""
 
     def cut(*tasks: Around | CutShard) -> list[Cut]:
         return [msgspec.msgpack.decode(one, type=Cut) for one in workers(list(map(msgspec.msgpack.encode, tasks)))]
 
-    (around,) = cut(Around(run, doubts, str(into)))
-    if not around.wanted:
+    (around,) = cut(Around(run, suspects, str(into)))
+    if not around.kept:
         return {}
     shards = [
-        CutShard(run.source, shard, members, run.logs[shard].longest[1], around.wanted, str(into))
+        CutShard(run.source, shard, members, run.logs[shard].longest[1], around.kept[shard], str(into))
         for shard, members in inputs.shards.items()
         if run.logs[shard].longest[1] >= 0
     ]
@@ -456,4 +481,4 @@ def _add(proof: Proof, found: Proof) -> None:
 
 
 _COUNTED = ("unsubmitted", "waiting", "unknown", "thin", "functions", "compared", "answered", "at_positions",
-            "promises", "late", "inverted", "untimed", "edges")  # fmt: skip
+            "promises", "late", "inverted", "untimed", "other", "values", "places")  # fmt: skip

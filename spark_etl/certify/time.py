@@ -8,7 +8,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_etl.certify.arrays import NOTHING, entries, greatest_before, halves, names, numbers, pick, ranks, trust
+from spark_etl.certify.arrays import (
+    NOTHING,
+    entries,
+    greatest_before,
+    halves,
+    names,
+    numbers,
+    pick,
+    ranks,
+    trust,
+    who_is_greatest_before,
+)
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.log import TAKEN
@@ -17,10 +28,14 @@ _LAST_INDEX = np.uint64(0xFFFF)
 
 
 class Course(NamedTuple):
-    """What took place, as `checks.sessions.steps`: rows of `Operations`, and ranks that sort as the order does."""
+    """What took place, as `checks.sessions.steps`: rows of `Operations`, and ranks that sort as the order does. nodes:
+    of every transaction, and then of every operation that is a read at a position (others: -1), such a rank. told: of
+    these reads (in the order of their rows) the operation, or -1, whose answer says how late it may have been."""
 
     op: np.ndarray
     order: np.ndarray
+    nodes: np.ndarray
+    told: np.ndarray
 
 
 def first_versions(gts: np.ndarray, index: int | np.uint64 = 0) -> np.ndarray:
@@ -47,26 +62,31 @@ def steps(
     there = (at.of(found.applied) != 0) & ~ops.at_position
     trust(~(ops.at_position & (at.row >= 0)), "a read that stands in a journal, too")
     plain, reads = np.flatnonzero(there), np.flatnonzero(ops.at_position)
-    gts = found.gts[at.row[plain]] if len(plain) else np.zeros((0, 2), np.uint64)
     last, following, has_next = _places_of(ops, reads, logs)
-    version, before, after = ranks(gts, last, following)
-    done_at = np.concatenate([ops.complete[plain][ops.ok[plain]], ops.complete[reads]])
-    done_file = np.concatenate([ops.file[plain][ops.ok[plain]], ops.file[reads]])
-    done = np.concatenate([version[ops.ok[plain]], before])
-    known = greatest_before(
-        np.concatenate([done_file, ops.file[reads]]), np.concatenate([done_at, ops.invoke[reads]]),
+    version, before, after = ranks(found.gts, last, following)
+    done_op = np.concatenate([plain[ops.ok[plain]], reads])
+    done = np.concatenate([version[at.row[plain[ops.ok[plain]]]], before])
+    row = who_is_greatest_before(
+        np.concatenate([ops.file[done_op], ops.file[reads]]),
+        np.concatenate([ops.complete[done_op], ops.invoke[reads]]),
         np.concatenate([done, np.full(len(reads), NOTHING)]),
     )[len(done):]  # fmt: skip
+    row = np.where((row >= 0) & (row < len(done)), row, len(done))
+    known, told = np.append(done, NOTHING)[row], np.append(done_op, -1)[row]
     late = (known > before) & (~has_next | (known < after))
     base = np.where(late, known, before)
-    turn = np.concatenate([np.zeros(len(plain), np.int64), np.ones(len(reads), np.int64)])
-    when = np.concatenate([np.zeros(len(plain), np.int64), ops.invoke[reads]])
-    ids = halves(ops.id)
+    when, ids = ops.invoke[reads], halves(ops.id)[reads]
     trust(when >= 0, "a time before the beginning")
-    rows = np.concatenate([plain, reads])
-    keys = np.column_stack([np.concatenate([version, base]), turn, when]).astype(np.uint64)
-    tie = np.where(turn[:, None] == 1, ids[rows], 0).astype(np.uint64)
-    return Course(rows, ranks(np.column_stack([keys, tie]))[0])
+    turns = np.column_stack([np.ones(len(reads), np.int64), when]).astype(np.uint64)
+    keys = np.concatenate([
+        np.column_stack([version, np.zeros((len(version), 4), np.int64)]).astype(np.uint64),
+        np.column_stack([base.astype(np.uint64), turns, ids]),
+    ])  # fmt: skip
+    rank = ranks(keys)[0]
+    nodes = np.concatenate([rank[: len(version)], np.full(len(ops.invoke), -1)])
+    nodes[len(version) + reads] = rank[len(version) :]
+    order = np.concatenate([nodes[at.row[plain]], rank[len(version) :]])
+    return Course(np.concatenate([plain, reads]), order, nodes, told)
 
 
 def _places_of(
@@ -112,12 +132,11 @@ def processes(ops: Operations) -> np.ndarray:
     return ranks(np.column_stack([ops.file, ops.process]))[0]
 
 
-def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> None:
-    """No read at a position is behind what its client, or anybody by the clock, knew of that shard
-    (`checks.positions.stale`). Suspect."""
+def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> np.ndarray:
+    """The reads at positions that are behind what their client, or anybody by the clock, knew of that shard
+    (`checks.positions.stale`), and who knew it: rows of operations. Suspect."""
     reads = np.flatnonzero(ops.at_position)
     op, at_shard, at = visits(ops, course, logs)
-    read_position = at[: len(reads)]
     place = ranks(np.column_stack([at_shard, ops.file[op]]))[0]
     session = ranks(np.column_stack([at_shard, processes(ops)[op]]))[0]
     is_read = np.arange(len(op)) < len(reads)
@@ -126,8 +145,12 @@ def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> Non
         np.concatenate([at, np.full(len(reads), NOTHING)]),
     )[len(op):]  # fmt: skip
     in_session = greatest_before(session, ops.line[op], at)[is_read]
-    trust(read_position >= in_time, "a read behind what was known")
-    trust(read_position >= in_session, "a read behind its session")
+    found = []
+    for whose, known in ((place, in_time), (session, in_session)):
+        behind = known > at[is_read]
+        had, wanted = ranks(np.column_stack([whose, at]), np.column_stack([whose[is_read], known])[behind])
+        found += [reads[behind], op[np.isin(had, wanted)]]
+    return np.unique(np.concatenate(found))
 
 
 def visits(

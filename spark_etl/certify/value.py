@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +17,24 @@ READS = ("id", "key", "version")
 WRITES = ("id", "key", "gts", "value", "deleted", "digested")
 
 
-def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, writes: pa.Table) -> tuple[int, int]:
-    """All that clients asked and were told comes out again (READS, WRITES of all shards). Returns how many operations
-    were compared, and how many were acknowledged. Suspect."""
+class Compared(NamedTuple):
+    """How many operations could be compared, and how many were acknowledged; and those that came out otherwise: rows
+    of operations, with the keys that they are about."""
+
+    compared: int
+    answered: int
+    wrong: list[tuple[int, list[bytes]]]
+
+
+def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, writes: pa.Table) -> Compared:
+    """Whether all that clients asked and were told comes out again (READS, WRITES of all shards). Suspect."""
     kinds = np.asarray(pc.is_in(ops.asked("f"), value_set=pa.array(READERS)).to_numpy(zero_copy_only=False), bool)
     value = value_of(ops)
     integers = kinds & ops.ok & valid(value)
     everywhere = (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
     wanted = np.flatnonzero((valid(ops.asked("asked")) | integers) & (everywhere | ops.at_position))
     if not len(wanted):
-        return 0, int(ops.ok.sum())
+        return Compared(0, int(ops.ok.sum()), [])
     ids = ops.id.take(pa.array(wanted))
     trust(pc.count_distinct(ids).as_py() == len(ids), "two operations of one id")
     seen = _seen(ops, wanted, reads.filter(pc.is_in(reads["id"], value_set=ids)), writes)
@@ -38,7 +46,7 @@ def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, w
     succeeded = ops.said("succeeded").fill_null(False).to_pylist()
     written = [dict(zip(("key", "value", "digested", "deleted"), row, strict=True)) for row in zip(
         *(writes[c].to_pylist() for c in ("key", "value", "digested", "deleted")), strict=True)]  # fmt: skip
-    count = 0
+    count, wrong = 0, []
     for op, asked, answer, read in zip(wanted.tolist(), rows, told, integer.to_pylist(), strict=True):
         ran = bool(found.succeeded[at.row[op]]) if at.row[op] >= 0 else succeeded[op]
         row = {
@@ -46,9 +54,11 @@ def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, w
             "seen": seen.get(op), "wrote": [written[n] for n in wrote.get(op, ())],
         }  # fmt: skip
         outcome = list(replayed(row))
-        trust(len(outcome) < 2, "another value")
-        count += len(outcome)
-    return count, int(ops.ok.sum())
+        count += bool(outcome)
+        if len(outcome) > 1:
+            keys = {one["key"].encode(errors="surrogateescape") for one in outcome if one["key"]}
+            wrong.append((op, sorted(keys.union(one["key"] for one in row["seen"] or ()))))
+    return Compared(count, int(ops.ok.sum()), wrong)
 
 
 def value_of(ops: Operations) -> pa.Array:

@@ -45,11 +45,10 @@ class Cycle(msgspec.Struct):
 
 class CycleSearch(msgspec.Struct):
     """components: how many groups of transactions depend on one another in a circle; a cycle of some of them each.
-    edges: how many were examined. unexplained: cycles that could not be found again by version."""
+    unexplained: cycles that could not be found again by version."""
 
     components: int
     cycles: list[Cycle]
-    edges: int
     unexplained: int
 
 
@@ -91,8 +90,7 @@ def search(edges: DataFrame, names: DataFrame, timeline: DataFrame | None) -> Cy
     cycles, components = find_cycles(source, target, intervals, len(hashes))
     explained = _explain([[int(hashes[n]) for n in cycle] for cycle in cycles], edges, names, timeline)
     good = [cycle for cycle in explained if cycle is not None]
-    count = len(source) + sum(len(interval.node) for interval in intervals)
-    return CycleSearch(components, good, count, len(explained) - len(good))
+    return CycleSearch(components, good, len(explained) - len(good))
 
 
 def residue(edges: DataFrame, sessions: DataFrame | None, timeline: DataFrame | None) -> list[int]:

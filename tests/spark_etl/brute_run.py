@@ -81,7 +81,8 @@ class Row:
 
 @dataclass
 class Op:
-    """A client's operation. type: "ok", "fail", "info", or "" where the history ends before it does."""
+    """A client's operation. type: "ok", "fail", "info", or "" where the history ends before it does. place: shard and
+    position of a read that stands in no journal. told: key -> value, of one that only read."""
 
     file: str
     process: int
@@ -93,6 +94,8 @@ class Op:
     version: int | None = None
     succeeded: bool | None = None
     reads: dict[str, int] = field(default_factory=dict)
+    place: tuple[int, int] | None = None
+    told: dict[str, int | None] | None = None
 
 
 @dataclass

@@ -31,12 +31,12 @@ def workers(told: list[bytes]) -> list[bytes]:
     return list(map(work, told))
 
 
-def of_directory(run: Path, out: Path) -> Proof:
-    """A run on the disk."""
-    return of_tables(out, tables.extract(run, out).manifest)
+def of_directory(run: Path, out: Path, into: Path | None = None) -> Proof:
+    """A run on the disk. into: see `prove`."""
+    return of_tables(out, tables.extract(run, out).manifest, into)
 
 
-def of_tables(out: Path, manifest: tables.Manifest) -> Proof:
+def of_tables(out: Path, manifest: tables.Manifest, into: Path | None = None) -> Proof:
     """What was extracted."""
     out, manifest, found = base.above(out, manifest)
     opened = tables.Tables(None, out, manifest)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def of_tables(out: Path, manifest: tables.Manifest) -> Proof:
     inputs = understand(small, sorted(manifest.marks), manifest.marks, manifest.floors, begins)
     has_history = opened.counts.get("history", 0) > 0
     width = course.slice_width(small, span)
-    return prove(workers, source(out, manifest.files()), inputs, has_history=has_history, width=width)
+    return prove(workers, source(out, manifest.files()), inputs, has_history=has_history, width=width, into=into)
 
 
 def of_run(run: brute_run.Run, out: Path, case: int = 0, into: Path | None = None) -> Proof:

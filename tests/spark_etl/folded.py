@@ -44,6 +44,9 @@ def version(case: int, number: int) -> bytes:
 
 
 def case_of_gts(version: bytes) -> int:
+    """Of a read at a position, too, whose place ends with its id."""
+    if len(version) > len(bytes(16)):
+        return int.from_bytes(version[-16:], "big") // IDS
     return Timestamp.decode(version).tiebreak >> 16
 
 
@@ -136,11 +139,19 @@ class Rows:
         for n, op in enumerate(ops):
             file = f"history/{case}-{op.file}"
             base = {"file": file, "process": op.process, "id": message_id(case, op.id), "f": op.f, "reads": []}
-            events[file].append((op.invoke, 0, n, {**base, "type": "invoke", "at_us": op.invoke}))
+            begin = {**base, "type": "invoke", "at_us": op.invoke}
+            if op.told is not None:
+                gets = [["get", f"{case}:{key}"] for key in op.told]
+                begin["asked"] = json.dumps({"success": gets, "failure": gets})
+            events[file].append((op.invoke, 0, n, begin))
             if op.type:
                 end = {**base, "type": op.type, "at_us": op.complete, "succeeded": op.succeeded}
                 end["version"] = None if op.version is None else version(case, op.version)
                 end["reads"] = [(f"{case}:{key}", version(case, seen)) for key, seen in op.reads.items()]
+                if op.told is not None:
+                    end["told"] = json.dumps([None if value is None else f"={value}" for value in op.told.values()])
+                if op.place:
+                    end |= {"shard": case * SHARDS + op.place[0], "position": op.place[1]}
                 events[file].append((op.complete, 1, n, end))
         for found in events.values():
             for line, (_, _, _, event) in enumerate(sorted(found, key=lambda e: e[:3]), 1):

@@ -16,7 +16,17 @@ from typer.testing import CliRunner
 from multicast.records import COMPLETED, DELIVERED, scan
 from spark_etl.jobs import app
 from spark_etl.names import GUARANTEES
-from spark_etl.report import COLUMNS_MIN, REPORT_VERSION, Property, Report, Violation, console, render
+from spark_etl.report import (
+    COLUMNS_MIN,
+    REPORT_VERSION,
+    STEPS_SHOWN,
+    Property,
+    Report,
+    Violation,
+    console,
+    render,
+    render_violation,
+)
 from tests.spark_etl.runs import SEGMENT, bank_run, transaction_id
 
 
@@ -100,6 +110,15 @@ def test_a_terminal_gets_names_and_verdicts_whole_and_nothing_that_steers_it(wid
     assert all(any(row.startswith(name) for row in rows) for name in GUARANTEES)
     assert all(len(row) <= width and "…" not in row for row in rows)
     assert "key \\u001b[2J" in text and "step \\u001b]0;title\\u0007" in text and "\x1b" not in text
+
+
+def test_a_terminal_shows_the_beginning_and_the_end_of_a_long_cycle():
+    steps = [f"step {number} of many" for number in range(300)]
+    terminal = Console(record=True, width=COLUMNS_MIN, file=StringIO())
+    render_violation(Violation("G0", "a circle", steps=steps), terminal)
+    lines = terminal.export_text().split("\n    ")[1:]
+    half = STEPS_SHOWN // 2
+    assert [line.strip() for line in lines] == [*steps[:half], "… and 276 more steps, in the JSON", *steps[-half:]]
 
 
 def test_show_prints_the_record_at_a_byte_and_the_line_of_a_history(tmp_path: Path):

@@ -1,10 +1,13 @@
-"""What is cut out around a suspect read is all that can be said of it: of many small runs, with one or two reads forged
-alike in all journals and answers, the same is found there as in the whole, in the same words."""
+"""What is cut out around a suspect is all that can be said of it: of many small runs, with one or two reads forged
+alike in all journals and answers, reads at positions, values, and clocks that do not follow the versions, the same is
+found there as in the whole, in the same words. NEAR_RUNS=N tries N of them, from RANDOM_SEED on."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,12 +18,18 @@ import pytest
 from spark_etl.audit.guarantees import PER_KEY, SESSIONS
 from spark_etl.certify import near, proof
 from spark_etl.certify.proof import Proof
-from tests.spark_etl import brute_cycles, brute_history, brute_run, certified, folded
+from tests.spark_etl import brute_cycles, brute_history, brute_run, certified, folded, test_audit
 from tests.spark_etl.random_runs import correct_run
 from tests.spark_etl.test_random_runs import PARTS, judged_models
 
-FOUND_NEAR = (proof.READS, "serializability", "strict serializability", *SESSIONS, PER_KEY)
-PROVED = {*proof.LOGS, *proof.ACCOUNTS, proof.VALIDITY, proof.ORDER, proof.HISTORY, proof.CLIENTS, proof.VALUES}
+FOUND_NEAR = (
+    proof.READS, proof.VALUES, proof.POSITIONS, "serializability", "strict serializability", *SESSIONS, PER_KEY
+)  # fmt: skip
+POSITIONED = 600
+"""From here on numbers are of reads at positions."""
+RUNS = int(os.environ.get("NEAR_RUNS", "600"))
+FIRST = int(os.environ.get("RANDOM_SEED", "0"))
+PROVED = {*proof.LOGS, *proof.ACCOUNTS, proof.VALIDITY, proof.ORDER, proof.HISTORY, proof.CLIENTS}
 
 
 def forged(rng: Random) -> brute_run.Run:
@@ -28,7 +37,7 @@ def forged(rng: Random) -> brute_run.Run:
     run = correct_run(rng)
     accounts = [r for records in run.journals.values() for r in records if isinstance(r, brute_run.Account)]
     readers = [(one.id, key) for one in accounts for key in one.reads]
-    for number, key in rng.sample(readers, min(len(readers), rng.choice((1, 1, 2)))):
+    for number, key in rng.sample(readers, min(len(readers), rng.choice((0, 1, 1, 2)))):
         own = {one.version for one in accounts if one.id == number}
         versions = {0, *(one.version for one in accounts if key in one.writes and one.status == brute_run.APPLIED)}
         seen = rng.choice(sorted(versions - own))
@@ -38,7 +47,43 @@ def forged(rng: Random) -> brute_run.Run:
         for op in run.ops:
             if op.id == number and key in op.reads:
                 op.reads[key] = seen
+    for number in range(rng.choice((0, 0, 1, 2, 3))):
+        _read_at_position(rng, run, POSITIONED + number)
+    for op in run.ops:
+        if op.type == "ok" and (op.place or not any(one.writes for one in accounts if one.id == op.id)):
+            _tell(rng, op)
     return run
+
+
+def _tell(rng: Random, op: brute_run.Op) -> None:
+    """Every value is the version of its writer (`correct_run`)."""
+    op.told = {key: seen or None for key, seen in op.reads.items()}
+    if op.told and rng.random() < 0.1:
+        op.told[rng.choice(sorted(op.told))] = rng.choice((None, 10, 20, 9_999))
+
+
+def _read_at_position(rng: Random, run: brute_run.Run, number: int) -> None:
+    """By a client of its own or another one's, of what stood there or something else."""
+    shard = rng.choice(sorted(run.shards))
+    log = [r for r in run.journals[run.shards[shard][0]] if isinstance(r, brute_run.Account)]
+    if not log or not run.ops:
+        return
+    position = rng.randint(1, max(one.position for one in log))
+    state: dict[str, int] = {}
+    for one in log:
+        for key, value in one.writes.items() if one.status == brute_run.APPLIED and one.position <= position else ():
+            state[key] = 0 if value is None else one.version
+    keys = sorted({key for one in log for key in one.writes})
+    reads = {key: state.get(key, 0) for key in rng.sample(keys, min(len(keys), 2))}
+    if reads and rng.random() < 0.3:
+        reads[rng.choice(sorted(reads))] = rng.choice([0, *(one.version for one in log)])
+    beside = rng.choice(run.ops)
+    invoke = beside.complete + rng.randint(-20, 40)
+    process = beside.process if beside.type and rng.random() < 0.5 else POSITIONED + number
+    run.ops.append(
+        brute_run.Op(beside.file, process, number, "get", invoke, "ok", invoke + rng.randint(1, 20), 10, True, reads,
+                     (shard, position))
+    )  # fmt: skip
 
 
 def cuts(
@@ -91,16 +136,16 @@ def said(fold: folded.Folded) -> set[tuple[str, ...]]:
 def test_the_same_is_said_of_what_is_near_as_of_the_whole(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    found = list(cuts(range(600), tmp_path / "tables", monkeypatch))
+    found = list(cuts(range(FIRST, FIRST + RUNS), tmp_path / "tables", monkeypatch))
     runs, cut = [run for run, _ in found], [rows for _, rows in found]
-    assert len(runs) > 150
+    assert len(runs) > RUNS // 4
     folded.unlimited(monkeypatch)
     folds = [_Folded(spark, runs, tmp_path / name, parts=PARTS) for name in ("whole", "near")]
     folds[1].near = cut
     whole, mine = map(said, folds)
-    assert len({name for name, *_ in whole}) == len(FOUND_NEAR)
     assert not whole ^ mine, sorted(whole ^ mine, key=len)[:6]
     assert judged_models(folds[0]) == judged_models(folds[1])
+    assert len({name for name, *_ in whole}) == len(FOUND_NEAR)
 
 
 def test_all_that_is_on_a_cycle_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -117,3 +162,44 @@ def test_all_that_is_on_a_cycle_is_near(tmp_path: Path, monkeypatch: pytest.Monk
         assert circles <= kept, run
         seen.append((bool(circles), len(kept) < len(h.txns)))
     assert {True, False} == {circles for circles, _ in seen} == {less for _, less in seen}
+
+
+def _another_version(answers: list[dict[str, Any]]) -> None:
+    answers[2]["reads"] = {"a1": "0-0"}
+
+
+def _another_value(answers: list[dict[str, Any]]) -> None:
+    answers[2]["told"] = ["=9999"]
+
+
+def _an_earlier_position(answers: list[dict[str, Any]]) -> None:
+    answers[4] |= {"position": 2, "reads": answers[2]["reads"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "suspect"),
+    [(_another_version, proof.READS), (_another_value, proof.VALUES), (_an_earlier_position, proof.POSITIONS)],
+)
+def test_a_suspect_read_at_a_position_is_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[dict[str, Any]]], None], suspect: str
+):
+    monkeypatch.setattr(near, "SHARE_MAX", 1.0)
+    run = test_audit.read_at_positions()
+    answers = [event for event in run.events if "position" in event]
+    change(answers)
+    before = {event["id"] for event in run.events}
+    proved = certified.of_directory(run.write(tmp_path / "run"), tmp_path / "out", tmp_path / "near")
+    assert not proved.holds(suspect) and proved.holds(proof.CLIENTS, proof.TIME)
+    lines = pq.ParquetFile(tmp_path / "near/history/h0.parquet").read()["id"].to_pylist()
+    kept = {str(uuid.UUID(bytes=one)) for one in lines}
+    assert answers[4 if change is _an_earlier_position else 2]["id"] in kept <= before
+
+
+def test_a_write_that_nobody_asked_for_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of who read nothing."""
+    monkeypatch.setattr(near, "SHARE_MAX", 1.0)
+    run = test_audit.read_at_positions()
+    first = next(event for event in run.events if event["type"] == "invoke" and event["f"] != "get")
+    first["asked"] = {"success": [["put", "a1", "=something else"]]}
+    proved = certified.of_directory(run.write(tmp_path / "run"), tmp_path / "out", tmp_path / "near")
+    assert not proved.holds(proof.VALUES) and proved.near
