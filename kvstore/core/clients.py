@@ -49,7 +49,7 @@ from kvstore.core.messages import (
     decode_remembered,
     encode_remembered,
 )
-from kvstore.core.moves import Moves
+from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
 from kvstore.core.requests import WAIT_US_MAX, Requests, Waiting, id_reused
@@ -252,6 +252,8 @@ class Clients:
             if item.id:
                 if result.status == EXPIRED and self._moves.joined_later and is_everywhere(item.slots):
                     result.status = REPEATED  # the shards that were there at first know what became of it
+                if result.status == EXPIRED and moved([item.places], message.destinations):
+                    result = self._gone(result)
                 result = self._remember(result, item.slots)
             else:
                 result.id = unnamed_id(message.id, index)
@@ -286,6 +288,14 @@ class Clients:
         self._store.remember(result.id, record)
         if self._moves.leaving is not None:
             self._moves.remembers(result.id, slots)
+        return result
+
+    def _gone(self, result: ShardResult) -> ShardResult:
+        """This copy came too late, and to a shard that had given its slots away: whether another one, that was sent
+        where they are, took effect, is known there, if it is not known here."""
+        first = self._remembered(result.id)
+        if first is None or first.status == MOVED:
+            result.status = MOVED
         return result
 
     def _keep_read(self, result: ShardResult) -> None:

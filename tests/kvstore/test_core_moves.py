@@ -11,7 +11,9 @@ from kvstore.core.messages import (
     Decisions,
     PartRequest,
     Parts,
+    ResultRequest,
     ShardResult,
+    ShardResults,
     ShardState,
     Vote,
     Wanted,
@@ -352,6 +354,32 @@ def test_what_was_moved_and_then_came_too_late_was_too_late() -> None:
     bench.order(AppMessage(bench.new_id(), (0, 1), message.payload, 0), expired=True)
     assert bench.statuses() == [MOVED, EXPIRED]
     assert [answer.code for answer in bench.answers()] == ["expired"]
+
+
+def test_who_gave_its_slots_away_does_not_say_of_a_late_copy_that_none_had_an_effect() -> None:
+    """One that was sent where they are now may have had one; whoever asked is told to look there."""
+    bench = Bench()
+    bench.part(1, bench.deliver(moving(key(0))))
+    message_id = bench.request(write(key(0)))
+    (elsewhere,) = bench.multicast()
+    assert elsewhere.destinations == (1,)
+    payload = elsewhere.payload
+    for expired in (False, True):
+        bench.order(AppMessage(bench.new_id(), (0,), payload, 0), expired=expired)
+        assert bench.answers() == []
+        bench.hear(4, ResultRequest([message_id], True))
+        assert [to for to, results in bench.sent(ShardResults) if results.results] == []
+    assert bench.statuses()[-2:] == [MOVED, EXPIRED]
+
+
+def test_what_had_an_effect_before_its_slots_went_is_remembered_whatever_comes_late() -> None:
+    bench = Bench()
+    message_id = bench.new_id()
+    first = bench.deliver(write(key(0)), message_id)
+    bench.part(1, bench.deliver(moving(key(0))))
+    bench.order(AppMessage(bench.new_id(), (0,), first.message.payload, 0), expired=True)
+    bench.hear(4, ResultRequest([message_id], True))
+    assert [[r.status for r in m.results] for to, m in bench.sent(ShardResults) if to == (4,)] == [[APPLIED]]
 
 
 def test_a_step_may_end_by_what_its_target_says_but_not_by_what_its_source_does() -> None:
