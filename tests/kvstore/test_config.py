@@ -209,7 +209,7 @@ def test_who_is_added_makes_nobody_new_who_has_lost_its_disk(tmp_path: Path) -> 
     identity.create(tmp_path, cluster)
     shutil.rmtree(config.replica_directory(tmp_path, 1))
     added = msgspec.structs.replace(cluster.replica(0), id=6, peer_port=1006, http_port=1106, added=True)
-    identity.create(tmp_path, cluster.with_replica(added), [added])
+    identity.prepare(tmp_path, cluster.with_replica(added), [added])
     assert not identity.read(config.replica_directory(tmp_path, 6)).started
     with pytest.raises(ConfigError, match="is missing or empty"):
         identity.claim(tmp_path, cluster, 1)
