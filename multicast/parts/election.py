@@ -188,6 +188,7 @@ class Election(Generic[V]):
         self.takes_part = after is LEADER or after is FOLLOWER
         self.has_majority = after is LEADER and (self.promised.number > FIRST_NUMBER or not self.others)
         self._unanswered = 0
+        self._echoed.clear()
 
     @property
     def is_member(self) -> bool:

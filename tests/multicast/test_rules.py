@@ -161,6 +161,19 @@ def test_an_answer_to_another_ballots_pulse_is_none_to_this_ones() -> None:
     assert process.election.has_majority
 
 
+def test_what_was_answered_in_an_earlier_reign_is_no_answer_in_this_one() -> None:
+    process, out = _started(0, 5), Outbox()
+    process.on_message(0, Joined(Ballot(1, 0)), NOW, out)
+    process.on_message(1, Echo(Ballot(1, 0)), NOW, out)
+    for what in ("step down", "campaign", "choose", "confirm"):
+        process.election.go(what)
+    process.election.has_majority = False
+    process.on_message(2, Echo(Ballot(1, 0)), NOW, out)
+    assert process.election.state == LEADER and not process.election.has_majority
+    process.on_message(1, Echo(Ballot(1, 0)), NOW, out)
+    assert process.election.has_majority
+
+
 def test_who_has_joined_an_earlier_ballot_has_not_joined_this_one() -> None:
     process, out = _started(1, 5), Outbox()
     process.election.campaign(NOW, out)
