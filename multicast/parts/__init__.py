@@ -34,6 +34,7 @@ Leaders
     founding        groups that are added while others work                      (white_box, primcast)
     rejoin          the return of a member that has lost its disk                (replicated)
     reads           from which delivery on a leader's state is fresh             (white_box)
+    epoch_reads     the same where each process delivers by itself               (primcast)
 
 Consensus, and a group that acts as one process by it
     paxos           Multi-Paxos: a log of values for one group                   (consensus)
@@ -47,6 +48,7 @@ Consensus, and a group that acts as one process by it
     group_log       the log of its stamps, and what is delivered by it           (groups)
     truncation      when its log is truncated                                    (groups)
     reign           leading it: from winning a ballot to stamping                (groups)
+    reign_reads     from which delivery on its leader's state is fresh           (groups)
 
 Barriers
     barriers        the words in which groups promise to say nothing earlier     (quasi_genuine)

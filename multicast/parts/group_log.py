@@ -148,7 +148,8 @@ class GroupLog:
     """The log as applied by one member.
 
     early_clock: see "Who may deliver". window_us: for deduplication, see `Options`. delivered: this member's own.
-    clock, instance, seen: of the log; seen is the highest ballot in it. entries: by local timestamp.
+    clock, instance, seen: of the log; seen is the highest ballot in it. entries: by local timestamp. queue: what is not
+    delivered, by encoded local timestamps.
     """
 
     def __init__(self, delivered: DeliveredLog, early_clock: bool, window_us: int):
@@ -160,7 +161,7 @@ class GroupLog:
         self._early_clock = early_clock
         self._window_us = window_us
         self._locals: dict[MessageId, list[Timestamp]] = {}
-        self._queue = PendingQueue()
+        self.queue = PendingQueue()
         self._uncovered: list[tuple[Timestamp, Timestamp]] = []
         self._base_dirty = False
 
@@ -270,7 +271,7 @@ class GroupLog:
         entry = self._add(proposed or Entry(command.message, command.local, True))
         if entry.local != command.local:
             raise AssertionError(f"proposed {entry.local}, decided {command.local}")
-        self._queue.propose(entry.local.encode(), entry.local)
+        self.queue.propose(entry.local.encode(), entry.local)
         self._save(entry, out)
         return entry
 
@@ -296,7 +297,7 @@ class GroupLog:
             final, local = heappop(waiting)
             entry = self.entries.get(local)
             if entry is not None and not entry.position:
-                self._queue.commit(local.encode(), final)
+                self.queue.commit(local.encode(), final)
 
     def covers(self, final: Timestamp) -> bool:
         """Whether the log's clock has reached this."""
@@ -306,37 +307,37 @@ class GroupLog:
 
     def __len__(self) -> int:
         """How many messages wait."""
-        return len(self._queue)
+        return len(self.queue)
 
     def block(self, entry: Entry) -> None:
         """Nothing above this stamp is due here, although it is not in the log yet."""
-        self._queue.propose(entry.local.encode(), entry.local)
+        self.queue.propose(entry.local.encode(), entry.local)
 
     def set_final(self, entry: Entry, final: Timestamp) -> None:
         """Its global timestamp is known."""
         entry.final = final
         if self.covers(final):
-            self._queue.commit(entry.local.encode(), final)
+            self.queue.commit(entry.local.encode(), final)
         else:
             heappush(self._uncovered, (final, entry.local))
 
     def lowest(self) -> Entry | None:
         """Whose global timestamp is waited for first."""
-        lowest = self._queue.lowest_proposed()
+        lowest = self.queue.lowest_proposed()
         return self.entries.get(lowest[0]) if lowest is not None else None
 
     def rebuild_queue(self) -> None:
         """What waits by the log; nothing is in flight."""
-        self._queue = PendingQueue()
+        self.queue = PendingQueue()
         self._uncovered.clear()
         for entry in self.undelivered():
-            self._queue.propose(entry.local.encode(), entry.local)
+            self.queue.propose(entry.local.encode(), entry.local)
             if entry.final is not None:
                 self.set_final(entry, entry.final)
 
     def pop_due(self) -> Entry | None:
         """The next message that is due by the log, and is now to be delivered."""
-        due = self._queue.pop()
+        due = self.queue.pop()
         if due is None:
             return None
         entry = self.entries[Timestamp.decode(due[1])]
@@ -347,7 +348,7 @@ class GroupLog:
         """It was delivered, or installed: as the next of this member's deliveries."""
         assert entry.final is not None
         entry.position = self._delivered.add(entry.message.id, entry.message.destinations, entry.final, out)
-        self._queue.remove(entry.local.encode())
+        self.queue.remove(entry.local.encode())
 
     def install(self, message: AppMessage, local: Timestamp, final: Timestamp, out: Outbox) -> Entry:
         """A delivery from a peer's journal: the entry that is to be `delivered`."""
@@ -398,7 +399,7 @@ class GroupLog:
 
     def blockers(self) -> dict[bytes, list[dict[str, Any]]]:
         """`PendingQueue.blockers`, by encoded local timestamp."""
-        return self._queue.blockers()
+        return self.queue.blockers()
 
 
 class LeadersWord:

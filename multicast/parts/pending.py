@@ -31,6 +31,13 @@ class PendingQueue:
     def __len__(self) -> int:
         return len(self._proposed) + len(self._committed)
 
+    def __contains__(self, message_id: MessageId) -> bool:
+        return message_id in self._proposed or message_id in self._committed
+
+    def ids(self) -> list[MessageId]:
+        """Of all that is not delivered."""
+        return [*self._proposed, *self._committed]
+
     def propose(self, message_id: MessageId, local: Timestamp) -> None:
         """Nothing above `local` is delivered before this message is committed or removed."""
         if self._proposed.get(message_id) != local:

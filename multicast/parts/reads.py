@@ -19,6 +19,11 @@ before that, on the word of the leader of ballot a (a delivery that came from a 
 - a < b: delivery q was decided in a. So this leader had it from its voters: delivered, or as something to be delivered.
   It answers only once it has announced all that it took over (`announced`), so q is among that.
 
+Where members deliver by themselves, p says nothing of them. There the leader also notes all that it knows of and has
+not delivered, its *backlog*, and answers when that is delivered here, with its position by then. Delivery q is among
+what it had delivered or noted: in case a = b, as nothing is ordered in b that its leader has not proposed; in case
+a < b, as what is decided in a is in the state that b begins with. How that is so in each protocol stands there.
+
 What is asked while a round is under way must not be answered by it: the group may have said its word before the
 question. It waits for the next one; `ROUNDS_MAX` are under way at once. Lost messages: the latest round, which speaks
 for all before it, is repeated, `REPEATED_MAX` times. Then, when the ballot ends, or where there is none to ask, the
@@ -29,16 +34,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from multicast.parts.ballots import LEADER
 from multicast.parts.deadlines import Deadlines
-from multicast.parts.leadership import Leadership
+from multicast.parts.election import Election
 from multicast.parts.options import GroupOptions
+from multicast.parts.pending import PendingQueue
 from multicast.protocol import Handler, Outbox
-from multicast.types import Ballot, ProcessId
+from multicast.types import Ballot, MessageId, ProcessId
 
 ROUNDS_MAX = 2
 REPEATED_MAX = 3
@@ -62,16 +68,32 @@ class Confirmed(msgspec.Struct, array_like=True, tag=127, gc=False):
 MESSAGES = (Confirm, Confirmed)
 
 
+class Led(Protocol):
+    """How a group is led, as `parts.leadership.Leadership` says it. joined: the ballot whose state this has."""
+
+    election: Election[Any]
+
+    @property
+    def joined(self) -> Ballot: ...
+
+    def is_current(self, ballot: Ballot) -> bool:
+        """Whether this process has joined this ballot, or may, and has promised none above it; no amnesiac has."""
+
+
 class _Round:
-    """position: the answer to these tokens. members: those who confirmed it, and its leader."""
+    """position: the answer to these tokens; None until the backlog is delivered. members: those who confirmed it, and
+    its leader."""
 
-    __slots__ = ("ballot", "members", "number", "position", "repeated", "tokens")
+    __slots__ = ("backlog", "ballot", "members", "number", "position", "repeated", "tokens")
 
-    def __init__(self, number: int, ballot: Ballot, position: int, tokens: list[int]):
+    def __init__(
+        self, number: int, ballot: Ballot, position: int | None, tokens: list[int], backlog: list[MessageId]
+    ):
         self.number = number
         self.ballot = ballot
         self.position = position
         self.tokens = tokens
+        self.backlog = backlog
         self.members = {ballot.leader}
         self.repeated = 0
 
@@ -80,17 +102,20 @@ class LeaderReads:
     """At one process, both sides. Call `read` and `end_batch` with the protocol's own, and merge `handlers`.
 
     announced: the last delivery that this leader has announced; None until it has announced all that it took over.
+    queue: where members deliver by themselves: all that this leader knows of and has not delivered.
     """
 
     def __init__(
         self,
-        leadership: Leadership[Any, Any],
+        leadership: Led,
         announced: Callable[[], int | None],
         options: GroupOptions,
         deadlines: Deadlines,
+        queue: Callable[[], PendingQueue] | None = None,
     ):
         self._leadership = leadership
         self._announced = announced
+        self._queue = queue
         self._retry_us = options.retry_us
         self._tokens_max = options.pending_max
         self._deadlines = deadlines
@@ -115,6 +140,8 @@ class LeaderReads:
         leads = self._leadership.election.state is LEADER
         if self._rounds and not (leads and self._leadership.joined == self._rounds[-1].ballot):
             self._give_up(out)
+        elif self._rounds and self._queue is not None:
+            self._answer(out)  # its backlog may have been delivered
         if not self._waiting:
             return
         position = self._announced() if leads else None
@@ -126,7 +153,9 @@ class LeaderReads:
 
     def _begin(self, position: int, now: int, out: Outbox) -> None:
         self._number += 1
-        self._rounds.append(_Round(self._number, self._leadership.joined, position, self._waiting))
+        backlog = self._queue().ids() if self._queue is not None else []
+        known = position if not backlog else None
+        self._rounds.append(_Round(self._number, self._leadership.joined, known, self._waiting, backlog))
         self._waiting = []
         self._ask(out)
         self._deadlines.by("reads", now + self._retry_us)
@@ -151,12 +180,25 @@ class LeaderReads:
         return not self._rounds or confirmed.number < self._rounds[0].number
 
     def _answer(self, out: Outbox) -> None:
-        """What a quorum has confirmed."""
+        """What a quorum has confirmed, and nothing is left of whose backlog."""
         rounds, has_quorum = self._rounds, self._leadership.election.views.has_quorum
         while rounds and has_quorum(rounds[0].ballot, rounds[0].members):
-            confirmed = rounds.popleft()
-            for token in confirmed.tokens:
-                out.may_read(token, confirmed.position)
+            position = self._position(rounds[0])
+            if position is None:
+                break
+            for token in rounds.popleft().tokens:
+                out.may_read(token, position)
+
+    def _position(self, asked: _Round) -> int | None:
+        """None while some of its backlog is not delivered."""
+        if asked.position is None:
+            assert self._queue is not None
+            backlog, queue = asked.backlog, self._queue()
+            while backlog and backlog[-1] not in queue:
+                backlog.pop()
+            if not backlog:
+                asked.position = self._announced()
+        return asked.position
 
     def _repeat(self, now: int, out: Outbox) -> int | None:
         if not self._rounds:

@@ -14,6 +14,7 @@ the protocols differ in.
     Stamps         leader -> processes of a destination         -  (they are decided; tell me yours)
     Asked, Lacked, Copies  sender or leader <-> destinations    -  (parts.submissions)
     Known          leader -> who repeats m                      -  (m was delivered, at this timestamp)
+    Confirm, Confirmed  leader <-> members                      -  (parts.reign_reads)
     the rest                                                    parts.group_member
 
 Retries (parts.retries). A leader tells the leaders of groups whose stamps it lacks its own stamps again, many in one
@@ -34,13 +35,14 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from multicast.parts import group_member, submissions
+from multicast.parts import group_member, reads, submissions
 from multicast.parts.ballots import KnownLeaders, LeaderIs
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known
 from multicast.parts.group_log import Deliver, Entry
 from multicast.parts.group_member import GroupMember, MemberOptions
 from multicast.parts.inspection import DELIVERED, seen
+from multicast.parts.reign_reads import ReignReads
 from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
 from multicast.parts.submissions import Lacked, Submissions
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved
@@ -72,7 +74,7 @@ class Stamps(msgspec.Struct, array_like=True, tag=10, gc=False):
 
 
 ORDERING = (Multicast, Stamp, Deliver)
-HOUSEKEEPING = (LeaderIs, Stamps, Known, *group_member.HOUSEKEEPING, *submissions.MESSAGES)
+HOUSEKEEPING = (LeaderIs, Stamps, Known, *group_member.HOUSEKEEPING, *submissions.MESSAGES, *reads.MESSAGES)
 
 
 class ReplicatedOptions(MemberOptions, kw_only=True, forbid_unknown_fields=True):
@@ -107,10 +109,11 @@ class ReplicatedSkeen(MulticastProtocol):
             payload=self._payload, refers=self._refers,
         )  # fmt: skip
         self._deadlines.add("submissions", self._submissions.tick)
+        self._reads = ReignReads(self.member, o, self._deadlines)
         self.handlers = {
             Multicast: Handler(self._on_multicast), Stamp: Handler(self._on_stamp), Stamps: Handler(self._on_stamps),
             Known: Handler(self._on_known), LeaderIs: Handler(self._on_leader_is),
-            **self._submissions.handlers, **self.member.handlers,
+            **self._submissions.handlers, **self.member.handlers, **self._reads.handlers,
         }  # fmt: skip
 
     def on_start(self, saved: Saved, now: int, out: Outbox) -> None:
@@ -199,6 +202,7 @@ class ReplicatedSkeen(MulticastProtocol):
                 self._conclude(entry, entry.final)
             else:
                 self._consider(entry)
+        self._reads.begin()
         self._retries.hurry()
         self._deadlines.by("stamps", now)
         self._learn_leader(self.group, self.member.reign.ballot, now, self.self_id)
@@ -357,6 +361,10 @@ class ReplicatedSkeen(MulticastProtocol):
 
     def end_batch(self, now: int, out: Outbox) -> None:
         self.member.end_batch(now, out)
+        self._reads.end_batch(now, out)
+
+    def on_read(self, token: int, now: int, out: Outbox) -> None:
+        self._reads.read(token, out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         wake = self.member.tick(now, out)

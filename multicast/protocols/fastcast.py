@@ -79,6 +79,7 @@ class FastCast(ReplicatedSkeen):
         vouching=(*group_member.VOUCHING, *paxos.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
+        leader_reads=True,
         genuine=True,
         strict_groups_max=1,
         latency=(4, 5),

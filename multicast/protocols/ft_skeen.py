@@ -59,6 +59,7 @@ class FtSkeen(ReplicatedSkeen):
         vouching=(*group_member.VOUCHING, *paxos.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
+        leader_reads=True,
         genuine=True,
         strict_groups_max=1,
         latency=(6, 7),

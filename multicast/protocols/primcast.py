@@ -21,7 +21,7 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Fetch, Refill  follower <-> primary                          the clock  (parts.sequence: T was lost on the way)
     Known        primary -> sender; process -> who asks          -  (m was delivered, at this timestamp)
     Watermark    process -> destination groups                   -  (parts.delivered)
-    NewLeader (NEW-EPOCH), Promise, NewState, LeaderIs and the rest: parts.leadership
+    NewLeader (NEW-EPOCH), Promise, NewState, LeaderIs and the rest: parts.leadership; reads: parts.epoch_reads
 
 Acks carry the clock, so a Bump leaves only if no Ack of the same batch tells its group. All that one batch acknowledges
 to one set of destinations is one message. Without merging, k groups of n exchange kn + k^2 n^2 + bumps messages.
@@ -30,8 +30,7 @@ Deviations from the algorithms, with reasons:
 1. Line 42 demands state FOLLOWER. A PROMISED process that has joined the epoch must take the primary's proposals too,
    or its T gets a hole and "longest T" may choose it. Here a proposal proves that a quorum has accepted the epoch (only
    a PRIMARY proposes), so the process becomes FOLLOWER by it. A heartbeat proves it as well.
-2. Line 73 raises the clock without a word, and nobody may ever learn of it. Here every raise is told, by ACCEPT, Ack or
-   Bump, in the batch in which it happens.
+2. Line 73 raises the clock without a word, and nobody may ever learn of it. Here every raise is told at once.
 3. m counts as proposed only where its payload is; a process that hears of m and gets no START asks for it. A proposal
    carries a digest: all replicas of a group use the primary's copy of m, should copies with one id differ.
 4. T has absolute places (parts.sequence), and whatever tells a primary's clock tells T's length with it. A clock counts
@@ -60,8 +59,7 @@ Deviations from the algorithms, with reasons:
    tells another group of m has delivered it, and tells p so, or knows of a quorum without p's old word
    (parts.delivered, by_quorum).
 
-Orderings relied on: none for safety; FIFO makes repairs rare. Whatever is lost with a link, or overtakes a NEW-STATE,
-is found by place, position or time.
+Orderings relied on: none for safety; FIFO makes repairs rare. What is lost or late is found by place, position or time.
 """
 
 from __future__ import annotations
@@ -71,11 +69,12 @@ from typing import Any
 
 import msgspec
 
-from multicast.parts import election, leadership, submissions
+from multicast.parts import election, leadership, reads, submissions
 from multicast.parts.ballots import FOLLOWER, LEADER, REMOVED, Heartbeat, Joined, LeaderIs, State, Vote
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Watermark
+from multicast.parts.epoch_reads import EpochReads
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
@@ -156,7 +155,7 @@ class PrimCastOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
 
 _HOUSEKEEPING = (
     Promise, NewState, Accept, LeaderIs, Beat, Fetch, Refill, Known, Watermark, *leadership.MESSAGES,
-    *submissions.MESSAGES,
+    *submissions.MESSAGES, *reads.MESSAGES,
 )  # fmt: skip
 _FOR_AMNESIACS = (Start, Copies, Lacked, Known, Watermark, Beat, NewState, *leadership.MESSAGES)
 _encode = msgspec.msgpack.Encoder().encode
@@ -177,6 +176,7 @@ class PrimCast(MulticastProtocol):
         fault_tolerant=True,
         survives_lost_disk=True,
         changes_members=True,
+        leader_reads=True,
         genuine=True,
         strict_groups_max=1,
         latency=(3, 3),
@@ -199,12 +199,10 @@ class PrimCast(MulticastProtocol):
         self._proposable: list[MessageId] = []
         self._acks: dict[tuple[GroupId, ...], list[Stamp]] = {}
         self._replies: dict[ProcessId, list[Stamp]] = {}
-        self._told_clock = 0
+        self._told_clock = self._primarys_position = self._turn = 0
         self._saved_state = (0, 0, 0)
         self.clocks = GroupClocks(self.election.views, self.leadership.joined)
-        self._primarys_position = 0
         self._stuck = False
-        self._turn = 0
         self._payloads = Payloads(
             self.options.heartbeat_us, rng, payload=self._payload, lacks=self._lacks_payload,
             settled_at=self._settled_at,
@@ -218,9 +216,10 @@ class PrimCast(MulticastProtocol):
             "payloads": self._payloads.tick, "retry": self._retry, "submissions": self._submissions.tick,
             "sweep": self._sweep,
         })  # fmt: skip
+        self._reads = EpochReads(self.leadership, self.t, self.log, self.options, self._deadlines, lambda: self._queue)
         self.handlers = {
             **self.leadership.handlers(Promise, NewState, Accept, Beat), **self._submissions.handlers,
-            **self._payloads.handlers,
+            **self._payloads.handlers, **self._reads.handlers,
             Start: Handler(self._on_start_message), Ack: Handler(self._on_ack), Bump: Handler(self._on_bump, True),
             Accept: Handler(self._on_accept, True), Fetch: Handler(self._on_fetch, True),
             Refill: Handler(self._on_refill, True), Known: Handler(self._on_known),
@@ -302,6 +301,9 @@ class PrimCast(MulticastProtocol):
                 self._proposable.append(message.id)
             self._refresh(entry, now)
             self._retry_later(entry, now)
+
+    def on_read(self, token: int, now: int, out: Outbox) -> None:
+        self._reads.read(token, out)
 
     def _payload(self, message_id: MessageId) -> AppMessage | None:
         entry = self.entries.get(message_id)
@@ -459,6 +461,7 @@ class PrimCast(MulticastProtocol):
         if self._proposable and self.election.state is LEADER:
             self._propose(now, out)
         self._deliver_ready(now, out)
+        self._reads.end_batch(now, out)
         self.log.end_batch(out)
         self._save_state(out)
         if not self.is_member():
@@ -612,13 +615,12 @@ class PrimCast(MulticastProtocol):
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """A place of somebody else's T."""
-        message_id = state.message.id
-        if self._is_past(message_id, state.ts):
-            self.t.place_delivered(message_id, state.place)
+        if self._is_past(state.message.id, state.ts):
+            self.t.place_delivered(state.message.id, state.place)
             return
-        entry = self.t.pending(message_id, now)
+        entry = self.t.pending(state.message.id, now)
         entry.take(state.message)
-        self._place(entry, Stamp(message_id, state.place, state.ts, state.epoch), now, out)
+        self._place(entry, Stamp(entry.id, state.place, state.ts, state.epoch), now, out)
 
     def accepted(self, out: Outbox) -> Accept:
         """Line 74, and the clock of line 73 (deviation 2)."""
@@ -762,8 +764,7 @@ class PrimCast(MulticastProtocol):
     def _sweep(self, now: int, out: Outbox) -> int:
         """Forget what was only ever heard of (those who want it delivered tell it again)."""
         period: int = _ABANDONED_RETRIES * self.options.retry_us
-        before = now - period
-        for entry in [e for e in self.entries.values() if e.seen_at < before]:
+        for entry in [e for e in self.entries.values() if e.seen_at < now - period]:
             if entry.epoch is None and (entry.message is None or self.log.known(entry.id) is not None):
                 self._forget(entry, out)
         return now + period

@@ -33,6 +33,10 @@ gathered is not: a destination that waits for too long asks all others for their
 coordinator, and finds the maximum by itself. Copies of m with different senders may have different coordinators; that
 is how they get on.
 
+Reads (`on_read`) need no message: nobody else delivers for the group, so what this process has delivered is all. In a
+later life only once all is delivered that this life began with: a delivery may have been made and read before, and lost
+with the power before it was on disk. Its stamp was, so it is among that.
+
 Orderings relied on: none between links; a process's own Propose may arrive in any order.
 """
 
@@ -125,6 +129,7 @@ class Skeen(MulticastProtocol):
         fault_tolerant=False,
         genuine=True,
         strict_groups_max=1,
+        leader_reads=True,
         latency=(2, 2),
     )
 
@@ -137,6 +142,7 @@ class Skeen(MulticastProtocol):
         self._clock_on_disk = 0
         self._above: list[tuple[Timestamp, MessageId]] = []
         self._reaching = 0
+        self._found: list[MessageId] = []
         self._entries: dict[MessageId, _Entry] = {}
         self._queue = PendingQueue()
         self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
@@ -176,6 +182,7 @@ class Skeen(MulticastProtocol):
                 self._retries.add(message_id, now)
                 self._deadlines.by("stamps", now + self.options.retry_us)
                 self._commit_if_complete(message_id, entry)
+        self._found = [i for i, entry in self._entries.items() if not entry.delivered]
         self._deliver(out)
 
     def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
@@ -347,6 +354,14 @@ class Skeen(MulticastProtocol):
 
     def _save(self, entry: _Entry, out: Outbox) -> None:
         out.put(_ENTRY_PREFIX + entry.message.id, _encode(entry), carries=(entry.message,))
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def on_read(self, token: int, now: int, out: Outbox) -> None:
+        found = self._found
+        while found and (found[-1] not in self._entries or self._entries[found[-1]].delivered):
+            found.pop()
+        out.may_read(token, self._log.position if not found else None)
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 

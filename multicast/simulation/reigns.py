@@ -63,7 +63,7 @@ class ReplicatedReigns(Reigns):
         if self._judged.get(node.pid) != member.reign.ballot:
             self._judged[node.pid] = member.reign.ballot
             waiting = {e.local.encode() for e in (*member.log.undelivered(), *member.reign.in_flight.values())}
-            if waiting != member.log._queue._proposed.keys() | member.log._queue._committed.keys():
+            if waiting != member.log.queue._proposed.keys() | member.log.queue._committed.keys():
                 self.wrong(node, f"begins with another queue than {len(waiting)} messages that wait")
         if handler != "on_install":
             return

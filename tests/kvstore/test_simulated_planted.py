@@ -11,6 +11,7 @@ from tests.planted.leases import PLANTED_IN_STORE as LEASES
 from tests.planted.moves import GROWING
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
+from tests.planted.reads_led import PLANTED_IN_STORE as READS_LED
 from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
 from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
@@ -42,7 +43,7 @@ CHECKS = {
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES)  # fmt: skip
+       *LEASES, *READS_LED)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

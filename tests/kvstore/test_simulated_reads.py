@@ -43,7 +43,9 @@ def written(protocol: str) -> SimulatedCluster:
     [
         pytest.param("white_box", 0, 1, 0, id="at the leader"),
         pytest.param("white_box", 1, 0, 1, id="at a follower"),
-        pytest.param("primcast", 0, 0, 1, id="with a protocol that has none"),
+        pytest.param("primcast", 0, 1, 0, id="at a primary"),
+        pytest.param("ft_skeen", 0, 1, 0, id="at the leader of a group that acts by consensus"),
+        pytest.param("toto", 0, 0, 1, id="with a protocol that has none"),
     ],
 )
 def test_only_what_is_not_read_at_a_leader_is_ordered(
@@ -119,7 +121,7 @@ def test_reads_through_any_replica_of_any_shard_see_what_was_answered_and_are_in
         assert [transaction for transaction in ordered if transaction != Transaction()] == [both]
 
 
-@pytest.mark.parametrize(("protocol", "barriers"), [("white_box", False), ("ft_skeen", True)])
+@pytest.mark.parametrize(("protocol", "barriers"), [("white_box", False), ("ft_skeen", False), ("toto", True)])
 def test_reads_leave_no_byte_in_any_journal_but_for_barriers(protocol: str, barriers: bool) -> None:
     cluster = SimulatedCluster(protocol, 1, 3, 1, shared_reads=True)
     cluster.world.start()

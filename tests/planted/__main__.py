@@ -23,6 +23,7 @@ from tests.planted import (
     leases,
     moves,
     past,
+    reads_led,
     rights,
     snapshots,
     store,
@@ -69,6 +70,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "store_state", store_state.PLANTED_IN_STORE
     yield "past", past.PLANTED_IN_STORE
     yield "unordered", unordered.PLANTED_IN_STORE
+    yield "reads_led_store", reads_led.PLANTED_IN_STORE
     yield "snapshots", snapshots.PLANTED_IN_STORE
     yield "backups", backups.PLANTED_IN_STORE
     yield "moves", moves.PLANTED_IN_STORE

@@ -17,6 +17,7 @@ import kvstore.core.replica
 import kvstore.simulated.cluster
 import kvstore.storage.store
 import multicast.engine
+import multicast.parts.replicated
 import multicast.parts.sequence
 import multicast.protocols.primcast
 import multicast.protocols.white_box
@@ -51,8 +52,8 @@ ONE_SHARD = Settings(protocol="white_box", seconds=1.0, clients=6, size="small",
 
 _MODULES = (
     kvstore.core.clients, kvstore.core.collects, kvstore.core.reads, kvstore.core.replica, kvstore.simulated.cluster,
-    kvstore.storage.store, multicast.engine, multicast.parts.sequence, multicast.protocols.primcast,
-    multicast.protocols.white_box, multicast.simulation.world,
+    kvstore.storage.store, multicast.engine, multicast.parts.replicated, multicast.parts.sequence,
+    multicast.protocols.primcast, multicast.protocols.white_box, multicast.simulation.world,
 )  # fmt: skip
 
 
