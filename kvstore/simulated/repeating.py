@@ -75,10 +75,11 @@ class Repetitions:
             if isinstance(answer, Refused):
                 return answer.code == "unknown_or_forgotten" and self._may_be_forgotten(operation, newest_us)
         elif isinstance(answer, Refused):
-            if answer.code == "id_expired":  # clocks differ by up to half a window
+            other = request.transaction != operation.transaction
+            if answer.code == "id_expired" or (other and answer.code == "expired"):
+                # Clocks differ by up to half a window.
                 return 0 < window_us < 2 * (at_us - created)
-            reused = answer.code == "id_reused" and request.transaction != operation.transaction
-            return reused or answer.code == "id_in_future"
+            return (other and answer.code == "id_reused") or answer.code == "id_in_future"
         elif request.transaction != operation.transaction:
             return False
         if operation.result is None:

@@ -214,12 +214,12 @@ class Returns(Checker):
                 life = self._lives[pid] = _Life()
                 self._losses[pid] = self._losses.get(pid, 0) + 1
             if handler == "on_message":
-                self._hear(life, node.world.topology.group_of[args[0]], args[0], args[1])
+                self._hear(life, election.rejoin, node.world.topology.group_of[args[0]], args[0], args[1])
             life.has_all = election.rejoin.bound is not None
             return
         if life is not None:
             if handler == "on_message":
-                self._hear(life, node.world.topology.group_of[args[0]], args[0], args[1])
+                self._hear(life, election.rejoin, node.world.topology.group_of[args[0]], args[0], args[1])
             self._judge(node, election, life)
             self._lives[pid] = None
         ballot = election.promised
@@ -228,7 +228,7 @@ class Returns(Checker):
             promised[ballot] = self._losses.get(ballot.leader, 0)
 
     @staticmethod
-    def _hear(life: _Life, group: GroupId, sender: ProcessId, message: Any) -> None:
+    def _hear(life: _Life, rejoin: Any, group: GroupId, sender: ProcessId, message: Any) -> None:
         kind = type(message).__name__
         if kind == "Reminder":
             life.reminded.add(sender)
@@ -238,8 +238,8 @@ class Returns(Checker):
             life.states.setdefault(message.ballot, []).append(message.reach)
         elif kind == "Begun":
             life.begun.setdefault(message.ballot, message.upto)
-        elif kind == "Highest" and not life.has_all and message.question >= life.question:
-            if message.question > life.question:
+        elif kind == "Highest" and not life.has_all and message.question == rejoin._question:
+            if message.question != life.question:  # also a lower one, of a later life whose clock was set back
                 life.question = message.question
                 life.answers.clear()
             life.answers[sender] = (message.ballot, message.reached)
