@@ -33,7 +33,7 @@ Leaders
     leadership      how a leader brings its group into one state                 (white_box, primcast)
     founding        groups that are added while others work                      (white_box, primcast)
     rejoin          the return of a member that has lost its disk                (replicated)
-    reads           from which delivery on a leader's state is fresh             (white_box)
+    reads           from which delivery on a leader's state is fresh  (fastcast, ft_skeen, primcast, white_box)
     epoch_reads     the same where each process delivers by itself               (primcast)
 
 Consensus, and a group that acts as one process by it

@@ -25,7 +25,7 @@ async def test_reads_that_nobody_can_repeat_write_nothing_but_now_and_then_the_p
 ) -> None:
     monkeypatch.setattr(host, "COMMIT_POSITIONS", 10)
     made = config.new_cluster(
-        shards=1, replicas=1, protocol="skeen", cluster_id="c0" * 16, base_port=free_base_port(1)
+        shards=1, replicas=1, protocol="sequencer", cluster_id="c0" * 16, base_port=free_base_port(1)
     )
     limits = msgspec.structs.replace(made.limits, commit_interval_ms=10)
     identity.create(tmp_path, msgspec.structs.replace(made, limits=limits))

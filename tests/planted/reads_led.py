@@ -76,11 +76,6 @@ PLANTED = (
 # -- the same in the store --------------------------------------------------------------------------------------------
 
 
-@rewrite("_answer", _QUORUM, "True")
-class ReignAsksNobody(ReignReads):
-    """A leader takes its own word for it that it leads."""
-
-
 @rewrite("_begin", _BACKLOG, "known = position")
 class ReignOwnPosition(ReignReads):
     """Where members deliver by the log, a leader answers with what it has delivered itself."""
@@ -96,10 +91,8 @@ def _settings(protocol: str, **options: str) -> Settings:
 
 
 PLANTED_IN_STORE = (
-    planted_store.Planted("fastcast_asks_nobody", "", core=ReignAsksNobody, settings=_settings("fastcast")),
     planted_store.Planted(
         "fastcast_own_position", "", core=ReignOwnPosition, settings=_settings("fastcast", early_clock="true")
     ),
-    planted_store.Planted("ft_skeen_asks_nobody", "", core=ReignAsksNobody, settings=_settings("ft_skeen")),
     planted_store.Planted("primcast_own_position", "", core=SequenceOwnPosition, settings=_settings("primcast")),
 )
