@@ -79,6 +79,13 @@ async def test_all_begin_together_and_who_is_emptied_afterwards_comes_back_as_lo
     )  # fmt: skip
     monkeypatch.setattr(founding, "ASK_SECONDS", 0.02)
     config.save(tmp_path, made)
+    ask = founding._ask
+
+    def ask_also_who_has_begun(cluster: config.ClusterConfig, other: config.ReplicaConfig) -> str | None:
+        """Who has begun answers as a replica, which nobody is here."""
+        return ask(cluster, other) or (CLAIMED if state_of(tmp_path, other) == CLAIMED else None)
+
+    monkeypatch.setattr(founding, "_ask", ask_also_who_has_begun)
     settled = await asyncio.gather(*(founding.settle(tmp_path, made, me, None) for me in made.replicas))
     assert settled == [False] * 3 and [state_of(tmp_path, me) for me in made.replicas] == [CLAIMED] * 3
     for me in made.replicas[:2]:
