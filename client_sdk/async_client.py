@@ -20,13 +20,13 @@ from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
 from client_sdk.operations import of_type
-from client_sdk.requests import Request, documented_by
+from client_sdk.requests import Lease, Request, documented_by
 from client_sdk.routing import Router, find_authority, find_urls
 from client_sdk.sessions import Election, Lock, Session
 from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
 from kvstore.api.answers import Page
 from kvstore.api.events import Event
-from kvstore.api.model import Consistency, KeyValue
+from kvstore.api.model import SCAN_LIMIT_MAX, Consistency, KeyValue
 from multicast.types import Timestamp
 
 P = ParamSpec("P")
@@ -137,6 +137,16 @@ class AsyncClient:
     revoke_lease = _method(requests.revoke_lease)
     outcome = _method(requests.outcome)
     cluster = _method(requests.cluster)
+
+    async def leases(self, *, timeout: float | None = None) -> AsyncIterator[Lease]:
+        """All leases, in the order of their grants, page by page: each page is of one instant. Where there are tokens,
+        only for those who may "admin". `timeout` is for each page."""
+        more, after = True, b""
+        while more:
+            found, more = await self.run(requests.leases_after(after, SCAN_LIMIT_MAX, timeout=timeout))
+            for lease in found:
+                yield lease
+                after = lease.id
 
     async def scan_pages(
         self,

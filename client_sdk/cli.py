@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,9 +21,7 @@ from client_sdk.client import Client
 from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
 from client_sdk.keyspace import ALL_KEYS
-from client_sdk.requests import Lease
 from client_sdk.routing import find_urls
-from client_sdk.sessions import RENEWALS
 from kvstore.api.answers import entry_json, result_json
 from kvstore.api.codec import id_text, lease_of, operation_name, parse_transaction
 from kvstore.api.events import CHANGE, PROGRESS, Event, event_json
@@ -60,8 +57,6 @@ OPTIONS = {
 """How arguments of the SDK are called here."""
 
 app = make_app("Read and write a cluster's data.")
-lease_app = typer.Typer(help="Keys that go when nobody renews their lease.", no_args_is_help=True)
-app.add_typer(lease_app, name="lease")
 
 Timeout = Annotated[float, typer.Option("--timeout", min=0.001, max=600, help="Seconds, retries included.")]
 MessageIdOption = Annotated[
@@ -69,7 +64,6 @@ MessageIdOption = Annotated[
     typer.Option("--id", metavar="UUID", help="The write's id, see `kvstore id`: repeat it after an unknown outcome."),
 ]
 
-LeaseArgument = Annotated[str, typer.Argument(metavar="LEASE", help="The id that `lease grant` has printed.")]
 LeaseOption = Annotated[
     str | None, typer.Option("--lease", metavar="LEASE", help="The key goes when this lease does, see `kvstore lease`.")
 ]
@@ -140,7 +134,7 @@ def put_command(
     with open_client(cluster, timeout) as client:
         written = client.put(
             os.fsencode(key), data, if_version=version, if_absent=if_absent,
-            lease=None if lease is None else _lease(lease), message_id=identity,
+            lease=None if lease is None else lease_id(lease), message_id=identity,
         )  # fmt: skip
     print_json({"version": str(written)}) if output is Output.json else say(str(written))
 
@@ -317,89 +311,8 @@ def outcome_command(
     return 0
 
 
-@lease_app.command("grant")
-def lease_grant_command(
-    ttl: Annotated[float, typer.Argument(help="Seconds from a renewal until it may expire: 1 to 86400.")],
-    cluster: Target,
-    timeout: Timeout = 10.0,
-    output: OutputOption = Output.text,
-) -> None:
-    """Make a lease, and print its id: `put --lease` attaches keys to it."""
-    with open_client(cluster, timeout) as client:
-        _say_lease(client.grant_lease(ttl), output)
-
-
-@lease_app.command("keep-alive", hidden=True)  # as etcdctl calls it
-@lease_app.command("keepalive")
-def lease_keepalive_command(
-    lease: LeaseArgument,
-    cluster: Target,
-    once: Annotated[bool, typer.Option("--once", help="Renew it once, and end.")] = False,
-    timeout: Timeout = 10.0,
-    output: OutputOption = Output.text,
-) -> int:
-    """Renew a lease three times in its time to live, until interrupted. Status 3 if it has gone."""
-    identity = _lease(lease)
-    with open_client(cluster, timeout) as client:
-        while (found := client.renew_lease(identity)) is not None:
-            _say_lease(found, output)
-            if once:
-                return 0
-            time.sleep(found.ttl / RENEWALS)
-    return _no_lease()
-
-
-@lease_app.command("get")
-@lease_app.command("show", hidden=True)
-@lease_app.command("timetolive", hidden=True)  # as etcdctl calls it
-def lease_get_command(
-    lease: LeaseArgument,
-    cluster: Target,
-    keys: Annotated[bool, typer.Option("--keys", help="And the keys that are attached to it.")] = False,
-    timeout: Timeout = 10.0,
-    output: OutputOption = Output.text,
-) -> int:
-    """Print how long a lease lives yet, about. Status 3 if it has gone."""
-    identity = _lease(lease)
-    with open_client(cluster, timeout) as client:
-        found = client.lease(identity, keys=keys)
-    if found is None:
-        return _no_lease()
-    _say_lease(found, output)
-    return 0
-
-
-@lease_app.command("revoke")
-def lease_revoke_command(
-    lease: LeaseArgument, cluster: Target, timeout: Timeout = 10.0, output: OutputOption = Output.text
-) -> int:
-    """Let a lease go, and with it the keys that are attached to it. Status 3 if it has gone already."""
-    identity = _lease(lease)
-    with open_client(cluster, timeout) as client:
-        revoked = client.revoke_lease(identity)
-    if output is Output.json:
-        print_json({"revoked": revoked})
-    return 0 if revoked else _no_lease()
-
-
-def _no_lease() -> int:
-    complain("no such lease, or no longer")
-    return ABSENT
-
-
-def _say_lease(lease: Lease, output: Output) -> None:
-    name = id_text(lease.id)
-    if output is Output.json:
-        told = {"id": name, "ttl": lease.ttl, "left": lease.left, "version": str(lease.version)}
-        keys = {} if lease.keys is None else {"keys": [text_or_b64("key", key) for key in lease.keys]}
-        print_json(told | keys)
-    else:
-        say(f"{name} {lease.left:g} of {lease.ttl:g} s")
-        for key in lease.keys or ():
-            say(f"  {key.decode(errors='backslashreplace')}")
-
-
-def _lease(text: str) -> bytes:
+def lease_id(text: str) -> bytes:
+    """Of a lease, as `lease grant` has printed it. UserError."""
     try:
         return lease_of(text)
     except InvalidTransaction as error:

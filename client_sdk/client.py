@@ -36,7 +36,7 @@ from client_sdk.errors import ClosedClient
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
-from client_sdk.requests import Request, documented_by
+from client_sdk.requests import Lease, Request, documented_by
 from client_sdk.routing import find_authority, find_urls
 from client_sdk.sessions import Lock, Session
 from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
@@ -292,6 +292,10 @@ class Client:
     revoke_lease = _method(requests.revoke_lease)
     outcome = _method(requests.outcome)
     cluster = _method(requests.cluster)
+
+    def leases(self, *, timeout: float | None = None) -> Iterator[Lease]:
+        """See `AsyncClient.leases`."""
+        return self._thread.iterate(self._client.leases(timeout=timeout))
 
     def scan_pages(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from client_sdk.cli import lease_app
 from client_sdk.rights_cli import role_app
 from kvstore.console import instead, make_app
 
@@ -21,7 +20,6 @@ INSTEAD = {
     "role get": ROLES,
     "role grant-permission": ROLES,
     "role revoke-permission": ROLES,
-    "lease list": "leases are not listed: who grants one keeps its id, and the lease goes when nobody renews it",
 }
 """Command of etcdctl -> what we say."""
 
@@ -29,4 +27,4 @@ app = make_app("As etcdctl calls it.")
 
 for _command, _sentence in INSTEAD.items():
     _group, _, _name = _command.rpartition(" ")
-    instead({"role": role_app, "lease": lease_app, "": app}[_group], _name, _sentence)
+    instead({"role": role_app, "": app}[_group], _name, _sentence)

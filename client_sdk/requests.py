@@ -150,6 +150,17 @@ def grant_lease(ttl: float, *, message_id: MessageId | None = None, timeout: flo
     return Request("POST", "/v1/leases", _lease, None, timeout, body=body).under(message_id)
 
 
+def leases_after(after: bytes, limit: int, *, timeout: float | None = None) -> Request[tuple[list[Lease], bool]]:
+    """The first `limit` leases with greater ids than `after` (empty: of all), and whether there are more."""
+
+    def parse(answer: Answer) -> tuple[list[Lease], bool]:
+        told = answers.parse_leases(answer.body)
+        return [_told_lease(one) for one in told.leases], told.more
+
+    query = f"?limit={limit}" + (f"&after={codec.id_text(after)}" if after else "")
+    return Request("GET", f"/v1/leases{query}", parse, None, timeout)
+
+
 def renew_lease(lease_id: bytes, *, timeout: float | None = None) -> Request[Lease | None]:
     """Let it begin anew; None if it has gone."""
     path = lease_path(lease_id) + "/renew"
@@ -174,7 +185,10 @@ def lease_or_none(answer: Answer) -> Lease | None:
 
 
 def _lease(answer: Answer) -> Lease:
-    told = answers.parse_lease(answer.body)
+    return _told_lease(answers.parse_lease(answer.body))
+
+
+def _told_lease(told: answers.LeaseAnswer) -> Lease:
     try:
         found = codec.lease_of(told.id), Timestamp.parse(told.version)
     except ValueError as error:

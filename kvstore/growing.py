@@ -21,6 +21,7 @@ from kvstore.api.shard_map import ShardMap
 from kvstore.cluster import (
     KILL_GRACE_SECONDS,
     POLL_SECONDS,
+    READY_SECONDS,
     ClusterError,
     Started,
     fetch,
@@ -41,6 +42,10 @@ KNOWN_SECONDS = 10.0
 """For so long replicas that run are waited for, until they know a new shard."""
 MOVE_STEP_SECONDS = 30.0
 """For so long one step of a move is tried, at one replica after the other."""
+
+
+class Unchanged(ClusterError):
+    """Certainly nothing was changed."""
 
 
 def add_replica(
@@ -75,17 +80,35 @@ def _add_replica(
         certificates.make(directory, after, say)
     prepare(directory, after, [replica])
     changing.replace(directory, config, after)
+    started: list[Started] = []
     try:
-        started = start(directory, after, replica, insecure=insecure)
-    except BaseException:
-        changing.replace(directory, after, config)
+        started.append(start(directory, after, replica, insecure=insecure))
+        _wait_alive(started[0])
+        _have_changed(after, shard, {"add": replica}, replica.id)
+    except BaseException as error:
+        if not started or isinstance(error, Unchanged):
+            stop_started(directory, started, say)
+            changing.replace(directory, after, config)
         raise
-    _have_changed(after, shard, {"add": replica}, replica.id)
     problems: list[str] = []
-    wait_ready(directory, msgspec.structs.replace(after, replicas=(replica,)), [started], problems, say)
+    wait_ready(directory, msgspec.structs.replace(after, replicas=(replica,)), started, problems, say)
     if problems:
         raise ClusterError(problems[0])
-    return started
+    return started[0]
+
+
+def _wait_alive(started: Started) -> None:
+    """Until it answers: a shard is not to wait for a process that begins. Unchanged."""
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            fetch(f"{started.replica.url}/livez")
+            return
+        if started.process.poll() is not None:
+            raise Unchanged(f"replica {started.replica.id} ended while starting: {started.last_words()}")
+        if time.monotonic() > deadline:
+            raise Unchanged(f"replica {started.replica.id} does not answer after {READY_SECONDS:g} s")
+        time.sleep(POLL_SECONDS)
 
 
 def add_shard(
@@ -235,32 +258,34 @@ def _check_change(config: ClusterConfig, shard: GroupId) -> None:
 def _have_changed(
     config: ClusterConfig, shard: GroupId, wanted: dict[str, Any], about: ProcessId | None = None
 ) -> None:
-    """Ask the shard's other replicas, one after the other, until it is so. ClusterError."""
+    """Ask the shard's other replicas, one after the other, until it is so. ClusterError; Unchanged if all refused."""
     others = [replica for replica in config.present if replica.shard == shard and replica.id != about]
     body, headers = msgspec.json.encode(wanted), {"Content-Type": "application/json"}
     deadline = time.monotonic() + CHANGE_SECONDS
-    problem = "the shard has no other replica"
+    problem, begun = "the shard has no other replica", False
     for replica in itertools.cycle(others):
         try:
             status, answer = fetch(f"{replica.url}/v1/cluster/members", body=body, headers=headers)
             told = msgspec.json.decode(answer)
         except (OSError, msgspec.DecodeError) as error:
             status, told = 503, {"detail": str(error)}
+            begun = begun or not isinstance(getattr(error, "reason", error), ConnectionRefusedError)
         if status == 200 and told["done"]:
             return
+        begun = begun or status == 200
         if status != 200:
             problem = f"replica {replica.id}: {told.get('detail')}"
         if status not in (200, 503) or time.monotonic() > deadline:
             break
         time.sleep(CHANGE_POLL_SECONDS)
-    raise ClusterError(f"shard {shard} was not changed: {problem}")
+    raise (ClusterError if begun else Unchanged)(f"shard {shard} was not changed: {problem}")
 
 
 def move_slots(
     directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
 ) -> None:
-    """Move these slots, ranges of first and last, from one shard to the other. ClusterError says why nothing moves;
-    then it may be asked for again."""
+    """Move these slots, ranges of first and last, from one shard to the other. ClusterError says what went wrong; then
+    it may be asked for again, and goes on."""
     config = open_cluster(directory)
     for shard in (source, target):
         if shard not in config.shards:
@@ -275,7 +300,7 @@ def _move(
     config: ClusterConfig, source: int, target: int, slots: Sequence[tuple[int, int]], is_done: Callable[[], bool]
 ) -> int:
     """Step by step, each under an id that it keeps, through any replica that answers. How many steps; 0 if `is_done`
-    says that it was so before. ClusterError."""
+    says that it was so before. ClusterError says what is not known."""
     urls = itertools.cycle([replica.url for replica in config.present])
     body = msgspec.json.encode({"source": source, "target": target, "slots": slots})
     steps, more = 0, True
@@ -292,10 +317,11 @@ def _move(
             if status == 200:
                 break
             another = told.get("retryable") or told.get("code") in ("id_expired", "id_in_future")  # its clock is off
-            if not another and is_done():
-                return 0
             if not another or time.monotonic() > give_up_at:
-                raise ClusterError(f"nothing was moved, after {steps} step(s): {told.get('detail')}")
+                if is_done():  # perhaps by a step whose answer was lost
+                    return steps
+                done = f"after {steps} step(s) that are known"
+                raise ClusterError(f"not known to be moved, {done}: {told.get('detail')}; the same command goes on")
             time.sleep(POLL_SECONDS)
         steps, more = steps + 1, told["more"]
     return steps

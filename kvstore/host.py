@@ -86,7 +86,7 @@ class LiveReplica:
         self._directory = directory
         self._home = identity.claim(directory, config, replica_id)
         self._failpoints, self._tls = failpoints, tls
-        self._addresses = {r.id: r.peer_address for r in config.replicas}
+        self._addresses = {r.id: r.peer_address for r in config.replicas if not (r.added and r.removed)}
         self._addresses[replica_id] = (self.me.host, self.me.peer_port)
         self._failure = ""
         self._leaders = Leaders()
@@ -120,7 +120,7 @@ class LiveReplica:
             )
             known = identity.read(home)
             self._lost_disk = known.lost_disk
-            if known.started and not known.lost_disk and not self._journal.end and not self._store.position:
+            if known.started and not known.lost_disk and not self._journal.end:
                 remedy = identity.lost_disk_remedy(self._directory, config, replica_id)
                 raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             opened.pop_all()
@@ -298,7 +298,7 @@ class LiveReplica:
 
     def change_members(self, wanted: Wanted) -> bool:
         assert self._host is not None
-        return ask_for(wanted, self._protocol, self.new_message_id(), self._host.submit)
+        return ask_for(wanted, self._protocol, self._host.connected(), self.new_message_id(), self._host.submit)
 
     def _on_members(self) -> None:
         """The members of a shard have changed: some may be new."""

@@ -3,6 +3,9 @@
 Who wants a replica added or removed says how it should be, and says it again until it is so: a replica of the shard
 multicasts a change of the present view (`multicast.membership`), unless one is under way, and answers whether nothing
 is left to be done. So no answer can be lost, and no change takes place twice.
+
+A change that would leave the shard standing still is not begun (etcd's `strict-reconfig-check`): who is added counts
+for nothing until it has what the others have, so those who are there must be a majority of the new view without it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from multicast.membership import (
     founding_payload,
 )
 from multicast.protocol import MulticastProtocol
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, quorum_of
 
 _NOTHING = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
 """What a change is to the store."""
@@ -40,9 +43,12 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
     found: tuple[ReplicaConfig, ...] = ()
 
 
-
 class Unfit(Exception):
     """It cannot be done; the text says why."""
+
+
+class TooFew(Exception):
+    """Not now: too few others are there. The text says who is not."""
 
 
 def note(replica: ReplicaConfig) -> bytes:
@@ -73,9 +79,10 @@ def shards_json(
 
 
 def ask_for(
-    wanted: Wanted, protocol: MulticastProtocol, message_id: MessageId, submit: Callable[[AppMessage], None]
+    wanted: Wanted, protocol: MulticastProtocol, connected: Collection[ProcessId], message_id: MessageId,
+    submit: Callable[[AppMessage], None],
 ) -> bool:
-    """At a replica of the shard. Whether nothing is left to be done. Unfit."""
+    """At a replica of the shard. connected: to whom it is. Whether nothing is left to be done. Unfit, TooFew."""
     group, name = protocol.group, protocol.specification.name
     if not protocol.specification.changes_members:
         raise Unfit(f"the protocol {name} does not change the members of a shard")
@@ -91,6 +98,7 @@ def ask_for(
         return True
     change = change_for(views, wanted)
     if change is not None:
+        check_enough(views, change, {protocol.self_id, *connected})
         submit(AppMessage(message_id, (group,), change_payload(change), protocol.self_id))
     return False
 
@@ -131,3 +139,15 @@ def change_for(views: Views, wanted: Wanted) -> Change | None:
     if wanted.remove is None or members == (wanted.remove,):
         raise Unfit("the last replica of a shard stays" if wanted.remove is not None else "what is wanted is not said")
     return Change(views.latest, False, wanted.remove, _NOTHING)
+
+
+def check_enough(views: Views, change: Change, there: Collection[ProcessId]) -> None:
+    """TooFew if the shard would have no majority after this change until somebody comes back. Of two, the second one
+    cannot be done without."""
+    members = views.of[views.latest]
+    after = [process for process in members if change.adds or process != change.process]
+    size = len(after) + change.adds
+    if len(members) == 1 or sum(process in there for process in after) >= quorum_of(size):
+        return
+    missing = ", ".join(str(process) for process in after if process not in there)
+    raise TooFew(f"the shard would stand still with {size} replicas while this one has no connection to: {missing}")

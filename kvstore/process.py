@@ -7,6 +7,7 @@ process ends. So a pid file without a lock is stale, whatever process may have t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import ipaddress
@@ -20,6 +21,10 @@ from pathlib import Path
 PID_FILE = "pid"
 LOCK_TRIES = 20
 LOCK_PAUSE_SECONDS = 0.05
+HEAP_BLOCK_BYTES = 512 * 1024
+"""More than asyncio reads at once (256 KiB), which would cost a map each time; less than what is read of a segment."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""malloc.h"""
 
 
 class AlreadyRunning(Exception):
@@ -173,3 +178,12 @@ def check_port(host: str, port: int, what: str) -> None:
             if error.errno == errno.EADDRINUSE:
                 raise PortBusy(f"{what} {port} on {host} is in use by {port_user(host, port)}") from None
             raise OSError(error.errno, f"{what} {port} on {host}: {error.strerror}") from None
+
+
+def keep_heap_compact() -> None:
+    """Have glibc map blocks of HEAP_BLOCK_BYTES and more, each by itself, whatever was freed before (mallopt(3)). By
+    default it raises that mark to the size of each one that is freed, and then the heap grows for hours, with holes of
+    large buffers between what stays. Other libraries need not know of it."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES)
+        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 2 * HEAP_BLOCK_BYTES)  # it would follow the mark

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from kvstore.certificates import Certificates
-from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
 from kvstore.founding import adopt, settle
 from kvstore.host import LiveReplica
 from kvstore.http.app import HttpApi
@@ -27,7 +27,7 @@ from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
 from kvstore.identity import claim
 from kvstore.logs import STANDARD_ERROR, set_up_logging
-from kvstore.process import PortBusy, ReplicaLock, check_port, is_loopback, port_user
+from kvstore.process import PortBusy, ReplicaLock, check_port, is_loopback, keep_heap_compact, port_user
 from kvstore.settings import resolved
 from multicast.runtime.failpoints import Failpoints
 from multicast.types import ProcessId
@@ -76,18 +76,32 @@ def serve(
     set_up_logging()
     if bootstrap is not None:
         lost_disk = asyncio.run(_settled(directory, config, me, certificates)) or lost_disk
-    lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
+    try:
+        lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
+    except OSError as error:
+        raise _without_room(error, directory, replica_id) from None
     try:
         _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+        keep_heap_compact()
         faulthandler.enable(STANDARD_ERROR)  # a memory map on a failing disk ends a process by a signal
         structlog.contextvars.clear_contextvars()
         check_port(me.host, me.peer_port, "peer port")
         check_port(me.host, me.http_port, "HTTP port")
         faults = Failpoints(failpoints) if failpoints else None
         asyncio.run(_serve(directory, own, replica_id, faults, certificates))
+    except OSError as error:
+        raise _without_room(error, directory, replica_id) from None
     finally:
         lock.release()
+
+
+def _without_room(error: OSError, directory: Path, replica_id: ProcessId) -> Exception:
+    """At a start, before there is anybody who could wait for room: with a sentence."""
+    if error.errno != errno.ENOSPC:
+        return error
+    home = replica_directory(directory, replica_id)
+    return ConfigError(f"{home}: no room is left on its disk, and to begin takes some: make room, then start it again")
 
 
 async def _settled(

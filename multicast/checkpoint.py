@@ -49,8 +49,8 @@ class Checkpoint(NamedTuple):
         begins after what this and an application that holds `position` deliveries stand for, or ends before that."""
         if self.offset < journal.begin:
             raise JournalError(
-                f"{self.file}: no checkpoint stands for what was dropped of the journal, which begins at offset"
-                f" {journal.begin}; {REMEDY}"
+                f"neither of {' and '.join(_FILES)} is whole and stands for what was dropped of the journal, which"
+                f" begins at offset {journal.begin}; {REMEDY}"
             )
         if position < journal.floor:
             raise JournalError(
@@ -72,8 +72,8 @@ class Checkpoint(NamedTuple):
                 yield end, reader.decode(end, kind, body)
         if last < position:
             raise JournalError(
-                f"the journal ends at delivery {last}, and the application holds {position}:"
-                " they do not belong together"
+                f"the journal ends at delivery {last}, and the application holds {position}: the end of the journal is"
+                f" gone; {REMEDY}"
             )
 
 

@@ -203,6 +203,10 @@ class Views:
         self._follow(())
         return True
 
+    def had(self, process: ProcessId, before: int) -> bool:
+        """Whether this process belonged to a view before that of this number."""
+        return any([process in members for number, members in self.of.items() if number < before])
+
     # -- majorities ---------------------------------------------------------------------------------------------------
 
     def has_quorum(self, ballot: Ballot, processes: Collection[ProcessId]) -> bool:

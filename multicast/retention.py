@@ -90,7 +90,10 @@ class Retention:
 
     def _copy_one(self, archive: Disk, name: str) -> None:
         if name not in archive.list():
-            archive.replace(name, self._pieces(name))
+            try:
+                archive.replace(name, self._pieces(name))
+            except OSError as error:
+                raise OSError(f"{name} cannot be copied to the archive: {error}") from None
         elif archive.size(name) != self._journal.disk.size(name):
             raise OSError(f"{name} is in the archive, and it is not the same")
 

@@ -1,7 +1,8 @@
 """The tables of an audit, as code. Version of this schema: `SCHEMA_VERSION`.
 
 Extraction (`tables`) writes one Parquet dataset per run, `journal/table=NAME/`, and `history/`; each table has the
-columns listed for it here, without `table`; `trace/` has the frames of a simulated run.
+columns listed for it here, without `table`; `watched/` has the lines of histories that are of watches, `trace/` the
+frames of a simulated run.
 A message is a bundle of transactions. In `deliveries` and `submitted` `id` is that of the message and `gts` its
 timestamp; in `outcomes`, `reads`, `writes` and histories these are the transaction's id and version (format 1: the same
 ones). What has no id of a client's is known by its version.
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -185,6 +186,22 @@ HISTORY = StructType(
 of its own, else null and 0 (`kvstore.core.audit.HistoryEvent`). consistency, age_us: null unless a read may miss
 something. places: shard -> position. seen: not null of the answers that have places, or instead of them a version, this
 one; `version` is null then. `damage`: null, or why the line could not be read."""
+
+WATCHED = StructType(
+    [
+        StructField("file", StringType()),
+        StructField("line", LongType()),
+        StructField("at_us", LongType()),
+        StructField("id", BinaryType()),
+        StructField("f", StringType()),
+        StructField("version", BinaryType()),
+        StructField("first", BinaryType()),
+        StructField("end", BinaryType()),
+        StructField("changes", MapType(StringType(), StringType())),
+    ]
+)
+"""One row per line of a client history that is of a watch (`kvstore.core.audit.WATCH_EVENTS`). first, end: of "begin",
+its bounds. changes: of "change", key -> value as histories have it, null if it was deleted."""
 
 FRAMES = StructType(
     [

@@ -89,6 +89,7 @@ def _start(directory: Path, temporary: Path, master: str, memory: str, small: bo
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "spark_etl.certify.daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # asks Java for the line of every call on a column
         **(_SMALL_SETTINGS if small else {}),
     }
     builder = SparkSession.builder.appName("audit").master(master)

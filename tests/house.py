@@ -78,6 +78,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("client_sdk.cli", ("client_sdk", "kvstore.api", "kvstore.console", "multicast.types")),
     ("client_sdk.rights_cli", ("client_sdk", "kvstore.api", "kvstore.console")),
     ("client_sdk.testing", ("client_sdk", "kvstore.http", "kvstore.limits", "kvstore.memory")),
+    ("client_sdk.leases_cli", ("client_sdk", "kvstore.api", "kvstore.console")),
     ("client_sdk.locks_cli", ("client_sdk", "kvstore.api", "kvstore.console")),
     ("client_sdk.etcd_cli", ("client_sdk", "kvstore.console")),
     ("client_sdk", ("kvstore.api", "multicast.types")),

@@ -263,16 +263,23 @@ def test_ruff_notices_a_planted_violation(tmp_path: Path) -> None:
     assert "F401" in done.stdout
 
 
+@pytest.fixture(scope="module")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not that of the checkout: what is judged is judged whole, but what it imports is looked at once."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.mark.timeout(300)
-def test_mypy_finds_nothing() -> None:
-    done = run("-m", "mypy", "--cache-dir", os.devnull)
+def test_mypy_finds_nothing(mypy_cache: Path) -> None:
+    done = run("-m", "mypy", "--cache-dir", str(mypy_cache))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(300)
-def test_mypy_notices_a_planted_violation(tmp_path: Path) -> None:
+def test_mypy_notices_a_planted_violation(tmp_path: Path, mypy_cache: Path) -> None:
     (tmp_path / "planted.py").write_text("def f(x): return x\n")
-    done = run("-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "planted.py"))
+    config, cache = str(ROOT / "pyproject.toml"), str(mypy_cache)
+    done = run("-m", "mypy", "--config-file", config, "--cache-dir", cache, str(tmp_path / "planted.py"))
     assert done.returncode == 1
     assert "no-untyped-def" in done.stdout
 

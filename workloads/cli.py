@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from client_sdk import KvError, etcd_cli, locks_cli, rights_cli
+from client_sdk import KvError, etcd_cli, leases_cli, locks_cli, rights_cli
 from client_sdk import cli as client
 from kvstore import cli as server
 from kvstore.console import Output, OutputOption, UserError, make_app, say
@@ -114,6 +114,7 @@ def nemesis_command(
     directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("nemesis-run"),
     audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
     only: Annotated[str, typer.Option(metavar="FAULT,...", help="Only these faults; a wrong name lists all.")] = "",
+    leaders: Annotated[bool, typer.Option("--leaders", help="Faults meet leaders only.")] = False,
     moves: Annotated[bool, typer.Option(help="Slots move between the shards.")] = True,
     backups: Annotated[bool, typer.Option(help="Backups are made and verified.")] = True,
     members: Annotated[bool, typer.Option(help="Replicas are added and removed.")] = True,
@@ -131,7 +132,10 @@ def nemesis_command(
         names = tuple(name.strip() for name in only.split(",") if name.strip())
         wanted = zip(KINDS, (moves, backups, members, growth), strict=True)
         kinds = tuple(kind for kind, there in wanted if there)
-        plan = run.Plan(seed, minutes, protocol, directory, audit=audit, only=names, operations=kinds)
+        share = 1.0 if leaders else run.LEADER_SHARE
+        plan = run.Plan(
+            seed, minutes, protocol, directory, audit=audit, only=names, leader_share=share, operations=kinds
+        )
         return run.command(plan, json, say)
     except (NemesisFailed, KvError, UnknownProtocol) as error:
         raise UserError(f"nemesis: {error}") from None
@@ -159,6 +163,32 @@ def soak_command(
         raise UserError(f"soak: {error}") from None
 
 
+@measuring.command("bench-watch")
+def bench_watch_command(
+    watches: Annotated[int, typer.Option(min=1, max=100_000, help="How many there are.")] = 1000,
+    keys: Annotated[int, typer.Option(min=1, max=10_000_000, help="Of all watches together.")] = 100_000,
+    rate: Annotated[float, typer.Option(help="Puts per second.")] = 1000.0,
+    seconds: Annotated[float, typer.Option(help="How long.")] = 120.0,
+    protocol: Annotated[str, typer.Option(help="The multicast protocol.")] = "white_box",
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there, too.")] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("watch-run"),
+) -> int:
+    """Run a new cluster under watches and puts: exit status 0 only if all was told soon, and memory is flat."""
+    from workloads import soak, watched
+
+    if not 0 < seconds <= 24 * 3600:
+        raise UserError(f"bench-watch: --seconds is more than 0 and at most {24 * 3600}, not {seconds:g}")
+    if not 0 < rate <= 100_000:
+        raise UserError(f"bench-watch: --rate is more than 0 and at most 100000, not {rate:g}")
+    try:
+        plan = watched.Plan(
+            watches=watches, keys=keys, rate=rate, seconds=seconds, protocol=protocol, directory=directory
+        )
+        return watched.command(plan, json, say)
+    except (soak.SoakFailed, KvError) as error:
+        raise UserError(f"bench-watch: {error}") from None
+
+
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
@@ -168,4 +198,4 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit."""
-    server.main(arguments, client.app, locks_cli.app, rights_cli.app, etcd_cli.app, measuring)
+    server.main(arguments, client.app, leases_cli.app, locks_cli.app, rights_cli.app, etcd_cli.app, measuring)

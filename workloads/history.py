@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kvstore.api.model import Consistency
-from kvstore.core.audit import Asked, HistoryEvent, Told
+from kvstore.core.audit import Asked, HistoryEvent, Told, watch_asked, watch_told
 from multicast.types import ZERO, MessageId, Timestamp
 
 
@@ -111,6 +111,29 @@ class HistoryWriter:
     def info(self, process: int, message_id: MessageId, f: str, error: str) -> None:
         """Nobody knows. This process must not invoke anything any more: the operation may still be under way."""
         self._write(HistoryEvent(process, "info", _now_us(), _uuid(message_id), f, error=error))
+
+    def begin_watch(self, watch: MessageId, first: bytes, end: bytes, after: Timestamp | None) -> None:
+        """A watch is about to be asked for, of the keys that are not less than `first` and less than `end` (empty:
+        any). Whoever goes on after it has ended begins another one."""
+        self._watch(watch, "begin", after, asked=watch_asked(first, end))
+
+    def changed(
+        self, watch: MessageId, version: Timestamp, changes: Sequence[tuple[bytes, bytes | None]]
+    ) -> None:
+        """It was told what a transaction has changed."""
+        self._watch(watch, "change", version, told=watch_told(changes))
+
+    def progressed(self, watch: MessageId, version: Timestamp) -> None:
+        """It was told that this is all up to a version."""
+        self._watch(watch, "progress", version)
+
+    def end_watch(self, watch: MessageId, error: str) -> None:
+        """It is told nothing more."""
+        self._watch(watch, "end", None, error=error)
+
+    def _watch(self, watch: MessageId, f: str, version: Timestamp | None, **said: Any) -> None:
+        text = "" if version is None else str(version)
+        self._write(HistoryEvent(0, "watch", _now_us(), _uuid(watch), f, text, **said))
 
     def _write(self, event: HistoryEvent) -> None:
         line = self._encode(event) + b"\n"

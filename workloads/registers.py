@@ -3,7 +3,7 @@
 registers   keys of one shard are read (by transactions, and without being ordered), written, and compared and set, one
             at a time; every written value is unique
 lists       after Elle's list-append: transactions append unique elements to lists and read some, on all shards; others
-            read some of one shard or several without being ordered
+            read some of one shard or several without being ordered, by their keys or by a range
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import count, islice
 
 from client_sdk import AsyncClient, KvError, Result, requests
 from client_sdk.keyspace import ALL_KEYS
-from kvstore.api.model import Append, Compare, Consistency, Get, Put, Transaction
+from kvstore.api.model import Append, Compare, Consistency, Get, Put, Range, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core import audit
-from multicast.types import ZERO, GroupId
+from multicast.types import ZERO, GroupId, Timestamp
 from workloads.history import HistoryWriter, read_where
 from workloads.invariants import Workload
 
@@ -31,15 +31,15 @@ WAYS: Sequence[tuple[Consistency, int]] = (
 
 
 async def read_without_id(
-    workload: Workload, process: int, f: str, gets: Sequence[Get], consistency: Consistency, age_us: int
+    workload: Workload, process: int, f: str, reading: Sequence[Get | Range], consistency: Consistency, age_us: int
 ) -> Result | KvError:
     """It stands in no journal if it need not be ordered, and its answer then says where it was read."""
     history = workload.history
     assert history is not None
     message_id = workload.new_id()
-    history.invoke(process, message_id, f, None, audit.asked((), gets), consistency, age_us)
+    history.invoke(process, message_id, f, None, audit.asked((), reading), consistency, age_us)
     max_age = age_us / 1e6 if consistency == "stale" else None
-    request = ALL_KEYS.transaction(Transaction(success=tuple(gets)), consistency=consistency, max_age=max_age)
+    request = ALL_KEYS.transaction(Transaction(success=tuple(reading)), consistency=consistency, max_age=max_age)
     places, parse = [""], request.parse
 
     def parse_both(answer: requests.Answer) -> Result:
@@ -53,10 +53,13 @@ async def read_without_id(
         workload.counts["failed"] += 1
         history.fail(process, message_id, f, str(error))
         return error
-    found = [one.found for one in result.results]
+    reads: dict[str, Timestamp] = {}
+    for asked, one in zip(reading, result.results, strict=True):
+        if isinstance(asked, Get):
+            reads[asked.key.decode()] = one.found.version if one.found else ZERO
+        reads |= {entry.key.decode(): entry.version for entry in one.entries}
     history.ok(
-        process, message_id, f, result.version, succeeded=True, told=audit.told(gets, result.results),
-        reads={get.key.decode(): one.version if one else ZERO for get, one in zip(gets, found, strict=True)},
+        process, message_id, f, result.version, succeeded=True, told=audit.told(reading, result.results), reads=reads,
         where=read_where(places[-1], consistency, result.version),
     )  # fmt: skip
     return result
@@ -124,6 +127,9 @@ class Lists(Workload):
 
     async def step(self, rng: random.Random, process: int) -> Result | KvError | None:
         if self.history and rng.random() < 0.3:
+            if rng.random() < 0.4:
+                scan = Range(f"{self.prefix}/".encode(), rng.randint(1, LISTS + 1), reverse=rng.random() < 0.5)
+                return await read_without_id(self, process, "lists_scan", [scan], *rng.choice(WAYS))
             gets = [Get(key) for key in rng.sample(self._keys, rng.randint(1, LISTS))]
             return await read_without_id(self, process, "lists_get", gets, *rng.choice(WAYS))
         operations: Sequence[Get | Append] = [

@@ -139,6 +139,13 @@ class LeaseAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
             raise MalformedAnswer(f"answer about a lease: {error}") from error
 
 
+class LeasesAnswer(msgspec.Struct, omit_defaults=True):
+    """Leases in the order of their ids. more: there are further ones."""
+
+    leases: list[LeaseAnswer]
+    more: bool = False
+
+
 class MoveAnswer(msgspec.Struct):
     """more: a further step is needed."""
 
@@ -173,6 +180,15 @@ def parse_write(body: bytes, form: Form = JSON) -> tuple[Timestamp, bool | int]:
         return Timestamp.parse(answer.version), answer.deleted
     except ValueError as error:
         raise MalformedAnswer(f"answer to a write: {error}") from error
+
+
+def parse_leases(body: bytes) -> LeasesAnswer:
+    """The answer with leases. MalformedAnswer."""
+    try:
+        answer: LeasesAnswer = JSON.decode(body, LeasesAnswer)
+        return answer
+    except ValueError as error:
+        raise MalformedAnswer(f"answer about leases: {error}") from error
 
 
 def parse_lease(body: bytes) -> LeaseAnswer:

@@ -38,6 +38,9 @@ from kvstore.api.model import (
 )
 from multicast.types import MessageId
 
+ROWS = lease_key(b"")
+"""With what the keys of all leases begin."""
+
 TTL_MS_MIN = 1_000
 TTL_MS_MAX = 24 * 3600 * 1000
 
@@ -80,6 +83,16 @@ def look(lease: MessageId, keys: bool = False) -> Transaction:
     row = Get(lease_key(lease))
     attached = Range(b"", SCAN_LIMIT_MAX, start=FIRST_KEY, keys_only=True, lease=lease)
     return Transaction(success=(attached, row) if keys else (row,))
+
+
+def list_after(lease: MessageId, limit: int) -> Transaction:
+    """Its result has the rows of the first `limit` leases with greater ids (empty: of all), in the order of ids."""
+    return Transaction(success=(Range(ROWS, limit, lease_key(lease) if lease else b""),))
+
+
+def id_of(key: bytes) -> MessageId:
+    """Of the lease whose row has this key."""
+    return bytes.fromhex(key[len(ROWS) :].decode())
 
 
 def renew(lease: MessageId) -> Transaction:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kvstore.api.problem import ProblemJson
-from kvstore.api.routes import BYTES, EVENTS, ROUTES, Parameter, Route
+from kvstore.api.routes import BYTES, EVENTS, HTML, ROUTES, Parameter, Route
 
 _FORMS = (
     "Keys and values stand in `key` and `value` where they are text, else as base64 in `key_b64` and `value_b64`. In "
@@ -21,7 +21,7 @@ _PROBLEMS = (400,)
 def document(version: str) -> dict[str, Any]:
     """JSON-ready. version: of the program."""
     named = [kind for route in ROUTES for side in (route.body, route.answer) for kind in _kinds(side)]
-    kinds = [kind for kind in named if kind not in (None, BYTES, EVENTS, str)]
+    kinds = [kind for kind in named if kind not in (None, BYTES, EVENTS, HTML, str)]
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components([*kinds, ProblemJson], ref_template=template)
     of_kind = {str(kind): schema for kind, schema in zip(kinds, schemas[:-1], strict=True)}
@@ -85,6 +85,8 @@ def _content(route: Route, kind: Any, of_kind: dict[str, Any]) -> dict[str, Any]
         return {"application/octet-stream": {}}
     if kind is EVENTS:
         return {"text/event-stream": {"schema": {"type": "string"}}}
+    if kind is HTML:
+        return {"text/html": {"schema": {"type": "string"}}}
     if kind is str:
         return {"text/plain": {"schema": {"type": "string"}}}
     schemas = [of_kind[str(one)] for one in _kinds(kind)]

@@ -14,6 +14,8 @@ from kvstore.api.model import AGE_MS_MAX, CONSISTENCIES, KEY_BYTES_MAX, SCAN_LIM
 
 BYTES = bytes
 """A body of any bytes: a value."""
+HTML = "html"
+"""A page."""
 EVENTS = "events"
 """Server-sent events, see `kvstore.api.events`."""
 
@@ -28,8 +30,8 @@ class Parameter(NamedTuple):
 
 
 class Route(NamedTuple):
-    """name: of the operation. body, answer: a type of JSON, or several, BYTES, str for plain text, or None. statuses,
-    problems: of success and of failure."""
+    """name: of the operation. body, answer: a type of JSON, or several, BYTES, HTML, str for plain text, or None.
+    statuses, problems: of success and of failure."""
 
     method: str
     path: str
@@ -61,6 +63,7 @@ class Route(NamedTuple):
 
 
 _STRING = {"type": "string"}
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": SCAN_LIMIT_MAX, "default": SCAN_LIMIT_DEFAULT}
 _FLAG = {"type": "boolean", "default": False}
 _KEY = Parameter("key", "path", {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}, "Any bytes, escaped.")
 _ID_SCHEMA = {"type": "string", "format": "uuid"}
@@ -95,12 +98,7 @@ _SCAN = (
     Parameter("reverse", "query", _FLAG, "From the last key to the first."),
     Parameter("keys_only", "query", _FLAG, "Without values."),
     Parameter("count_only", "query", _FLAG, "How many there are."),
-    Parameter(
-        "limit",
-        "query",
-        {"type": "integer", "minimum": 1, "maximum": SCAN_LIMIT_MAX, "default": SCAN_LIMIT_DEFAULT},
-        "Of one page.",
-    ),
+    Parameter("limit", "query", _LIMIT, "Of one page."),
     Parameter("page_token", "query", _STRING, "The next_page_token of the page before, of the same range."),
     _VERSION,
     *_FRESHNESS,
@@ -110,7 +108,7 @@ _ACCESS = {
     **dict.fromkeys(("get", "put", "delete", "scan", "delete_range", "txn", "watch"), "data"),
     **dict.fromkeys(("grant_lease", "lease", "renew_lease", "revoke_lease"), "lease"),
     **dict.fromkeys(("cluster", "members", "shards", "limits", "openapi"), "token"),
-    **dict.fromkeys(("livez", "readyz", "founding"), "open"),
+    **dict.fromkeys(("livez", "readyz", "founding", "docs"), "open"),
     "metrics": "monitor",
 }
 
@@ -139,6 +137,10 @@ ROUTES: tuple[Route, ...] = (
           None, EVENTS, (200,), (*READ, 410)),
     Route("POST", "/v1/leases", "grant_lease", "A lease: keys that are attached to it go when it expires.",
           (_ID, _TIMEOUT), codec.LeaseJson, answers.LeaseAnswer, (201,), WRITE),
+    Route("GET", "/v1/leases", "list_leases", "All leases, in the order of their ids, which is that of their grants.",
+          (Parameter("limit", "query", _LIMIT, "Of one answer."),
+           Parameter("after", "query", _ID_SCHEMA, "The last id of the answer before."), _TIMEOUT),
+          None, answers.LeasesAnswer, (200,), READ),
     Route("GET", "/v1/leases/{id}", "lease", "A lease, and how long it lives yet.",
           (_LEASE_ID, Parameter("keys", "query", _FLAG, "Also the first thousand keys attached to it."), _TIMEOUT),
           None, answers.LeaseAnswer, (200,), (*READ, 404)),
@@ -173,6 +175,7 @@ ROUTES: tuple[Route, ...] = (
           ShardsJson),
     Route("GET", "/v1/limits", "limits", "Of requests.", (), None, LimitsJson),
     Route("GET", "/v1/openapi.json", "openapi", "This document.", (), None, dict[str, Any]),
+    Route("GET", "/v1/docs", "docs", "This document as a page for people.", (), None, HTML),
     Route("GET", "/v1/founding", "founding", "Whether this replica has begun, for those that begin.", (), None,
           FoundingJson),
     Route("GET", "/livez", "livez", "Whether this replica lives.", (), None, str, (200,), (503,)),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvstore.api.model import (
+    FIRST_KEY,
     NO_LEASE,
     NUMBERS,
     SILENT,
@@ -35,6 +36,7 @@ from kvstore.api.model import (
     Range,
     Revoke,
     Rule,
+    bounds,
     lease_key,
 )
 from kvstore.core.bundles import version_of
@@ -201,16 +203,21 @@ class Asked(msgspec.Struct, omit_defaults=True):
     failure: list[list[str | int]] = []
 
 
-Told = list[str | int | bool | dict[str, str] | None]
+Told = list[str | int | bool | dict[str, str | None] | None]
 """What a client was told, per operation of the branch that ran: of a get the value or null, of an add, min or max the
 new integer, of an append the new length in bytes, of a delete whether there was something, of a range key -> value, of
-keys key -> version, of a count and a delete_range how many, else null."""
+keys key -> version, in their order, and MORE if there are further ones, of a count and a delete_range how many, else
+null, as of a count that did not count all. Of a change that a watch tells: key -> value, null if it was deleted."""
+
+MORE = ""
+"""No key is empty."""
 
 
 class HistoryEvent(msgspec.Struct, omit_defaults=True):
     """One line of a client history.
 
-    process: the client's own sequential thread of operations. type: "invoke", "ok", "fail" or "info". at_us: that
+    process: the client's own sequential thread of operations. type: "invoke", "ok", "fail" or "info"; "watch": of a
+    watch, see `WATCH_EVENTS`. at_us: that
     client's monotonic clock, microseconds; all clients of one file share the clock. id: the transaction's id as a UUID
     string; of a read that was asked without one, any other. f: what it was ("transfer", "read_all", "put", ...).
     version: the version in the answer. value: whatever the workload adds (for read_all: key -> integer). asked: of an
@@ -242,6 +249,22 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
     at: str = ""
 
 
+WATCH_EVENTS = ("begin", "change", "progress", "end")
+"""`f` of the lines of one watch, which share its id. begin: it was asked for, of [["watch", first, end]] in
+`asked.success` (see `kvstore.api.model.bounds`), after `version` if it names one. change: of the transaction `version`
+it was told `told`. progress: of everything up to `version`. end: nothing more, because of `error`."""
+
+
+def watch_asked(first: bytes, end: bytes) -> Asked:
+    """Of the first line of a watch. UnicodeDecodeError if a bound is no text."""
+    return Asked(success=[["watch", first.decode(), end.decode()]])
+
+
+def watch_told(changes: Sequence[tuple[bytes, bytes | None]]) -> Told:
+    """Of a change. UnicodeDecodeError if a key is no text."""
+    return [{key.decode(): None if value is None else value_text(value) for key, value in changes}]
+
+
 def value_text(value: bytes) -> str:
     """ "=" and the value; "#" and its BLAKE2b-16 digest if it is long, or no text."""
     if len(value) <= VALUE_BYTES_KEPT:
@@ -262,6 +285,12 @@ def asked(
         return Asked([_compare(c) for c in compare], [_operation(o) for o in success], [_operation(o) for o in failure])
     except UnicodeDecodeError:
         return None
+
+
+def range_bounds(words: Sequence[str]) -> tuple[bytes, bytes]:
+    """`kvstore.api.model.bounds` of a range as `asked` has it: none finds the store's own keys."""
+    prefix, start, end = [word.encode() for word in (*words[1:], "", "")[:3]]
+    return bounds(Range(prefix, 1, start=max(start, FIRST_KEY), end=end))
 
 
 def _compare(c: Compare) -> list[str | bool]:
@@ -321,10 +350,11 @@ def _told(operation: Operation, result: OperationResult) -> Any:
     if isinstance(operation, Append):
         return result.length
     if isinstance(operation, DeleteRange) or operation.count_only:
-        return result.value
+        return None if result.more else result.value
+    more = {MORE: ""} if result.more else {}
     if operation.keys_only:
-        return {entry.key.decode(): str(entry.version) for entry in result.entries}
-    return {entry.key.decode(): value_text(entry.value) for entry in result.entries}
+        return {entry.key.decode(): str(entry.version) for entry in result.entries} | more
+    return {entry.key.decode(): value_text(entry.value) for entry in result.entries} | more
 
 
 encode_base = msgspec.msgpack.Encoder().encode

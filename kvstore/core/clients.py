@@ -49,16 +49,16 @@ from kvstore.core.messages import (
     decode_remembered,
     encode_remembered,
 )
-from kvstore.core.moves import Moves, moved
+from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Reads
-from kvstore.core.requests import WAIT_US_MAX, Requests, Waiting, id_reused
+from kvstore.core.requests import WAIT_US_MAX, Requests, Waiting, forgotten_before, id_reused
 from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
 from multicast.protocol import ApplicationOutbox
-from multicast.types import GroupId, MessageId, ProcessId, created_us, is_uuid7
+from multicast.types import GroupId, MessageId, ProcessId, created_us, is_majority, is_uuid7
 
 REQUESTS_MAX = 50_000
 
@@ -156,8 +156,10 @@ class Clients:
             waiting.repeated = True
             if remembered.status != REPEATED:
                 waiting.results[self._peers.shard] = remembered
+            else:
+                waiting.without.add(self._peers.shard)
             if not self._answer(waiting, now, out):
-                self._ask_for_results(waiting, out)
+                self._ask_for_results(waiting, now, out)
             return
         item = self._log.items.get(waiting.id)
         if item is None:
@@ -232,12 +234,33 @@ class Clients:
             out.answer(token, answer)
         self.bundler.finished(waiting, now)
 
-    def _ask_for_results(self, waiting: Waiting, out: ApplicationOutbox) -> None:
-        for shard in waiting.missing(self._moves.map):
-            peer = self._peers.to_ask(shard, waiting.attempt)
-            if peer is not None:
+    def _ask_for_results(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
+        """One replica of each shard whose results are missing. Of what was complete before it was asked for, all of
+        them if that was in vain: what most remember nothing of is waited for no longer."""
+        missing, whether = waiting.missing(self._moves.map), waiting.repeated and waiting.attempt > 0
+        for shard in missing:
+            replicas, peer = self._peers.replicas[shard], self._peers.to_ask(shard, waiting.attempt)
+            if whether:
+                out.send(tuple([p for p in replicas if p != self._peers.self_id]), ResultRequest([waiting.id], True))
+            elif peer is not None:
                 out.send((peer,), ResultRequest([waiting.id]))
         waiting.attempt += 1
+        if not missing and (waiting.results or waiting.repeated):
+            self._finish(waiting, waiting.conclusion(), now, out)
+
+    def _on_unknown(
+        self, sender: ProcessId, shard: GroupId, message_id: MessageId, now: int, out: ApplicationOutbox
+    ) -> None:
+        """This replica remembers nothing of it."""
+        waiting = self.requests.by_id.get(message_id)
+        if waiting is None or not waiting.repeated:
+            return
+        waiting.unknown.add(sender)
+        replicas = self._peers.replicas[shard]
+        if is_majority(replicas, waiting.unknown):
+            waiting.forgotten.add(shard)
+            if not waiting.missing(self._moves.map):
+                self._finish(waiting, waiting.conclusion(), now, out)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -252,7 +275,7 @@ class Clients:
             if item.id:
                 if result.status == EXPIRED and self._moves.joined_later and is_everywhere(item.slots):
                     result.status = REPEATED  # the shards that were there at first know what became of it
-                if result.status == EXPIRED and moved([item.places], message.destinations):
+                if result.status == EXPIRED and self._moves.gave_all(item.plan.transaction, item.slots):
                     result = self._gone(result)
                 result = self._remember(result, item.slots)
             else:
@@ -265,7 +288,7 @@ class Clients:
             if waiting is not None:
                 self._on_result(waiting, shard, result, now, out)
                 if origin != self._peers.self_id and not waiting.astray and result.id in by_id:
-                    self._ask_for_results(waiting, out)  # the others report to the one who asked first
+                    self._ask_for_results(waiting, now, out)  # the others report to the one who asked first
             if elsewhere:
                 shards = message.destinations
                 reads = result.status == APPLIED and len(shards) > 1 and item.plan.reads_something(result.succeeded)
@@ -282,6 +305,8 @@ class Clients:
             first = self._remembered(result.id)
             if first is not None and first.status != MOVED:
                 return first if result.status not in (MISMATCH, MOVED) else result
+            if self._window_us and result.id < forgotten_before(result.timestamp, self._window_us):
+                return result  # whether there was a first time nobody may know any more
         record = encode_remembered(result, slots)
         if len(record) > RESULT_BYTES_KEPT:
             record = encode_remembered(_without_results(result), slots)
@@ -291,8 +316,9 @@ class Clients:
         return result
 
     def _gone(self, result: ShardResult) -> ShardResult:
-        """This copy came too late, and to a shard that had given its slots away: whether another one, that was sent
-        where they are, took effect, is known there, if it is not known here."""
+        """This copy came too late, and to a shard that had given the slots of all its keys away: whether another one,
+        that was sent where they are, took effect, is known there, if it is not known here. (Who has but one of them
+        knows all ids that touched it.)"""
         first = self._remembered(result.id)
         if first is None or first.status == MOVED:
             result.status = MOVED
@@ -324,6 +350,8 @@ class Clients:
             waiting = self.requests.by_id.get(result.id)
             if waiting is not None:
                 self._on_result(waiting, message.shard, result, now, out)
+        for message_id in message.unknown:
+            self._on_unknown(sender, message.shard, message_id, now, out)
 
     def _on_result(
         self, waiting: Waiting, shard: GroupId, result: ShardResult, now: int, out: ApplicationOutbox
@@ -378,8 +406,8 @@ class Clients:
                 self.requests.schedule(waiting, now)
                 self._try_elsewhere(waiting, now, out, anyhow=True)
             else:
-                self._ask_for_results(waiting, out)
                 self.requests.schedule(waiting, now)
+                self._ask_for_results(waiting, now, out)
         wakes = self.bundler.leave(now, out), self.requests.next_due(), self.lookups.on_tick(now, out)
         return min([wake for wake in wakes if wake is not None], default=None)
 

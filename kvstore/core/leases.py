@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from kvstore.api import leases
-from kvstore.api.model import FIRST_KEY, OWN, lease_key
+from kvstore.api.model import FIRST_KEY, lease_key
 from kvstore.core.bundles import encode_bundle, encode_transaction
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
@@ -32,7 +32,6 @@ from multicast.types import AppMessage, Timestamp, new_message_id
 RETRY_US = 1_000_000
 """So long after a lease was to be revoked, if it is still there with this version, it is again."""
 _FOUND = 1000
-_LEASE = OWN + b"lease/"
 
 
 class _Due(NamedTuple):
@@ -66,9 +65,9 @@ class Leases:
 
     def wrote(self, key: bytes, value: bytes | None, version: Timestamp, now: int) -> None:
         """A transaction has written a key of the store's own."""
-        if self._versions is None or not key.startswith(_LEASE):
+        if self._versions is None or not key.startswith(leases.ROWS):
             return
-        lease = bytes.fromhex(key[len(_LEASE) :].decode())
+        lease = leases.id_of(key)
         if value is None:
             self._versions.pop(lease, None)
         else:
@@ -85,12 +84,12 @@ class Leases:
 
     def _begin(self, now: int) -> None:
         """It leads: look for those that there are."""
-        self._versions, first, more = {}, _LEASE, True
+        self._versions, first, more = {}, leases.ROWS, True
         while more:
             rows, more = self._store.scan(first, FIRST_KEY, _FOUND)
             for row in rows:
-                if row.key.startswith(_LEASE):
-                    self._measure(bytes.fromhex(row.key[len(_LEASE) :].decode()), row.value, row.version, now)
+                if row.key.startswith(leases.ROWS):
+                    self._measure(leases.id_of(row.key), row.value, row.version, now)
                 first = row.key + b"\0"
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:

@@ -10,6 +10,7 @@ from kvstore.api.model import Result
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED
 from kvstore.core.messages import Answered, Refused, ResultRequest, ShardResult, ShardResults, decode_remembered
 from kvstore.core.peers import Peers
+from kvstore.core.requests import unknown_or_forgotten
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
 from multicast.types import MessageId, ProcessId
@@ -53,7 +54,7 @@ class Lookups:
                 out.send(tuple(sorted(others)), ResultRequest([message_id], True))
         asked.tokens.append(token)
         if not asked.silent:
-            self._finish(message_id, _unknown(), out)
+            self._finish(message_id, unknown_or_forgotten(), out)
 
     def on_results(self, sender: ProcessId, message: ShardResults, out: ApplicationOutbox) -> None:
         """What another replica knows, or does not."""
@@ -64,7 +65,7 @@ class Lookups:
             if asked is not None:
                 asked.silent.discard(sender)
                 if not asked.silent:
-                    self._finish(message_id, _unknown(), out)
+                    self._finish(message_id, unknown_or_forgotten(), out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Wait no longer. Returns when there is something to do again."""
@@ -72,7 +73,7 @@ class Lookups:
             return None
         for message_id, asked in [(i, asked) for i, asked in self._asked.items() if asked.due <= now]:
             silent = [g for g, replicas in self._peers.replicas.items() if asked.silent.issuperset(replicas)]
-            answer = _unknown()
+            answer = unknown_or_forgotten()
             if silent:
                 answer = Refused("no_majority", f"no replica of shard {silent[0]} answers", True, "unknown")
             self._finish(message_id, answer, out)
@@ -88,10 +89,6 @@ def tells(result: ShardResult) -> bool:
     """Whether it says what became of the transaction: not if it was moved, or this shard has nothing of its first
     time."""
     return result.status not in (MOVED, REPEATED)
-
-
-def _unknown() -> Refused:
-    return Refused("unknown_or_forgotten", "nothing is remembered under this id", False, "unknown")
 
 
 def _told(result: ShardResult) -> Answered | Refused:

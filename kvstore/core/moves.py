@@ -40,7 +40,8 @@ that a read at a version of all shards finds each row once.
 Once. A transaction's digest is of its body and of where its keys were at first, which no move changes. With a slot go
 the remembered ids that touched it; so whoever owns a key of a repetition, wherever that was served the first time,
 knows the id. A shard that knows it votes *repeated* (and *reused* if it is of another body), so that the shards that
-know nothing of it leave it alone. What a shard has read of a range it tells itself; so a shard that was added says of a
+know nothing of it leave it alone, wherever slots have gone: who only hears later how it ended, of one who remembers the
+first time, calls it the same. What a shard has read of a range it tells itself; so a shard that was added says of a
 transaction with one, that it does not know, that it has nothing of the first time, and never that there was none: those
 that were there at first know. What was moved has had no effect, and its id may be used again. As long as a copy of
 an id is in the log, what the next one is called is open; votes on it wait (`kvstore.core.log`).
@@ -52,7 +53,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from kvstore.api.model import RANGE_BYTES_MAX, RANGES, Cut, KeyValue, Move, OperationResult, Rule, Transaction
+from kvstore.api.model import RANGE_BYTES_MAX, RANGES, Cut, KeyValue, Move, OperationResult, Rule, Transaction, move_of
 from kvstore.api.shard_map import (
     Place,
     PlacedRun,
@@ -126,9 +127,18 @@ class Moves:
 
     def owns(self, key: bytes) -> bool:
         """At this place of the log."""
-        slot = slot_of(key)
+        return self._has(slot_of(key))
+
+    def _has(self, slot: int) -> bool:
         place = self.places.get(slot)
         return (self.first_map.slots[slot] if place is None else place.shard) == self._shard
+
+    def gave_all(self, transaction: Transaction, slots: bytes | None) -> bool:
+        """Whether this shard, of those that a transaction was sent to, has none of its keys' slots any more. slots: see
+        `ShardMap.homes_of`; with a range all shards have a part in it."""
+        if not self.places or is_everywhere(slots) or move_of(transaction) is not None:
+            return False
+        return not any([self._has(slot) for slot in slots_of(transaction)])
 
     def told(self, transaction: Transaction) -> list[PlacedRun]:
         """Of the slots of its keys, those that this shard has given or taken, and where they are by that."""
@@ -177,10 +187,10 @@ class Moves:
             found, more = self._store.scan(rows_to + b"\0" if rows_to else b"", b"", self.portion)
             rows |= {row.key: _moved_row(row) for row in found if slot_of(row.key) in slots}
             rows_to = found[-1].key if more else _ALL
-        ids = [(key[1:], self._store.remembered(key[1:])) for key, _ in dirty_ids]
+        # Replicas do not forget at one instant: what any of them may have forgotten is not told.
+        kept = self._kept(timestamp)
+        ids = [(key[1:], self._store.remembered(key[1:])) for key, _ in dirty_ids if key[1:] >= kept]
         if ids_to != _ALL:
-            # Replicas do not forget at one instant: what any of them may have forgotten is not told.
-            kept = forgotten_before(timestamp, self._window_us) if self._window_us else b""
             some = self._store.remembered_after(max(ids_to, kept), self.portion)
             ids += [(id_, record) for id_, record in some if _touches(decode_remembered(record), slots)]
             ids_to = some[-1][0] if len(some) == self.portion else _ALL
@@ -189,6 +199,10 @@ class Moves:
         knows = move.target in self.first_map.shards or own_slot(move.target) in self.places
         rules = [] if left or knows else self._rights.given()
         return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, not left, rules)
+
+    def _kept(self, timestamp: Timestamp) -> MessageId:
+        """The first id that no replica may have forgotten there."""
+        return forgotten_before(timestamp, self._window_us) if self._window_us else b""
 
     def _row(self, key: bytes) -> MovedRow:
         row = self._store.get(key)
@@ -234,6 +248,10 @@ class Moves:
             store.set_note(_GIVEN + row.key, None if row.value is None else b"1")
         for message_id, _ in given.ids:
             store.set_note(_DIRTY_ID + message_id, None)
+        kept = _DIRTY_ID + self._kept(at)
+        for key, _ in store.notes(_DIRTY_ID, self.portion):
+            if key < kept:
+                store.set_note(key, None)
         if not given.last:
             self._set_leaving(Leaving(move.target, move.slots, given.rows_to, given.ids_to))
             store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))

@@ -417,12 +417,10 @@ class Replica(Application):
         if item.after:
             item.look_back(self.store.remembered(item.id))
         if len(entry.message.destinations) == 1 or entry.decided is not None:
-            if item.earlier is not None and item.reused:
-                return Fate(MISMATCH)
+            if item.earlier is not None:
+                return Fate(MISMATCH if item.reused else REPEATED)
             if item.places and entry.decided is None and moved([item.places], entry.message.destinations):
                 return Fate(MOVED)
-            if item.earlier is not None:
-                return Fate(REPEATED)
         if len(entry.message.destinations) == 1:
             return _SUCCEEDED
         if entry.decided is not None:
@@ -446,10 +444,10 @@ class Replica(Application):
             return _SUCCEEDED
         if any([v.reused for v in votes]):
             return Fate(MISMATCH)
-        if moved([v.places for v in votes], entry.message.destinations):
-            return Fate(MOVED)
         if any([v.repeated for v in votes]):
             return Fate(REPEATED)
+        if moved([v.places for v in votes], entry.message.destinations):
+            return Fate(MOVED)
         succeeded = all([v.holds for v in votes])
         for v in votes:
             failure, key = (v.success_failure, v.success_key) if succeeded else (v.failure_failure, v.failure_key)

@@ -9,7 +9,7 @@ from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
 from kvstore.core.execution import merge_results
 from kvstore.core.messages import Answered, Refused, ShardResult
-from multicast.types import ZERO, GroupId, MessageId, Timestamp, created_us
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
 
 RESULT_RETRY_US = 500_000
 """How long to wait for results before asking the shards for them; and again, and again."""
@@ -51,13 +51,14 @@ class Waiting:
     unnamed: it has no id of its own. shard_map: by which its destinations were found. astray: its shards have said that
     they are not the right ones, at moved_at, and nobody has said yet which are. without: shards that took part and have
     nothing of the first time. body: as it is multicast. flight: the bundle with which it is under way. results: what
-    shards have reported so far. repeated: it was complete before this request came. window_us: the deduplication
-    window.
+    shards have reported so far. repeated: it was complete before this request came; unknown: then, the replicas that
+    remember nothing of it, forgotten: the shards most of whose replicas do not. window_us: the deduplication window.
     """
 
     __slots__ = (
-        "astray", "attempt", "body", "destinations", "digest", "due", "flight", "id", "moved_at", "repeated", "results",
-        "shard_map", "since", "tokens", "transaction", "unnamed", "window_us", "without",
+        "astray", "attempt", "body", "destinations", "digest", "due", "flight", "forgotten", "id", "moved_at",
+        "repeated", "results", "shard_map", "since", "tokens", "transaction", "unknown", "unnamed", "window_us",
+        "without",
     )  # fmt: skip
 
     def __init__(
@@ -86,24 +87,35 @@ class Waiting:
         self.results: dict[GroupId, ShardResult] = {}
         self.without: set[GroupId] = set()
         self.repeated = False
+        self.unknown: set[ProcessId] = set()
+        self.forgotten: set[GroupId] = set()
         self.since = now
         self.due = now
         self.attempt = 0
 
     def missing(self, shard_map: ShardMap) -> list[GroupId]:
         """The shards whose results the answer needs, as far as is known: those that own what it reads, by the map of
-        then; else, where slots have moved, any of its shards, by that map or by this one."""
-        some = next(iter(self.results.values()), None)
-        if some is None:
-            return list(self.destinations)
-        if self._told_all(some):
-            return []
-        needed = reporting_shards(self.transaction, some.status, some.succeeded, self.shard_map)
-        for shards in (needed, self.destinations, shard_map.shards_of(self.transaction)):
-            missing = [shard for shard in shards if shard not in self.results and shard not in self.without]
+        then and by this one, since it may have been served by either; else any of its shards, by these."""
+        some, maps = next(iter(self.results.values()), None), [self.shard_map]
+        if shard_map is not self.shard_map:
+            maps.append(shard_map)
+        candidates = [{*self.destinations, *shard_map.shards_of(self.transaction)}]
+        if some is not None:
+            if self._told_all(some):
+                return []
+            how = self.transaction, some.status, some.succeeded
+            candidates.insert(0, {shard for one in maps for shard in reporting_shards(*how, one)})
+        for shards in candidates:
+            missing = shards - self.results.keys() - self.without - self.forgotten
             if missing:
-                return missing
+                return sorted(missing)
         return []
+
+    def conclusion(self) -> Answered | Refused:
+        """The answer when nobody is left who could tell more."""
+        for result in self.results.values():
+            return Answered(Result(result.succeeded, result.timestamp), self.repeated, results_omitted=True)
+        return unknown_or_forgotten()
 
     def _told_all(self, some: ShardResult) -> bool:
         if some.status != APPLIED or any([result.results is None for result in self.results.values()]):
@@ -150,6 +162,11 @@ class Waiting:
             False,
             "unknown",
         )
+
+
+def unknown_or_forgotten() -> Refused:
+    """The answer when nobody remembers an id: whether something was done under it, or will be, it does not say."""
+    return Refused("unknown_or_forgotten", "nothing is remembered under this id", False, "unknown")
 
 
 def id_reused() -> Refused:

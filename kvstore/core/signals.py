@@ -11,7 +11,7 @@ of every shard has completed it. Then a replica that is behind gets the outcome 
 shard; or, since those who had it may have lost their disks one after the other, hears from another shard how the
 transactions ended there, as long as their results are remembered.
 
-The part of the source of a move is kept for as long as results are remembered: what it gives is nowhere else.
+The part of the source of a move is kept longer, for as long as results are remembered: what it gives is nowhere else.
 
 What the protocol says to be settled may be lost in a crash; but once a bundle is settled, so is everything before it
 that concerns no other shards, and parts found at the start go by that.
@@ -47,7 +47,7 @@ from kvstore.core.peers import Peers
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox, PeerError
 from multicast.records import Delivered
-from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
 
 PULLS_BEFORE_FETCH = 3
 """After so many pulls in vain the bundle may be settled, and the part forgotten: ask a peer of the own shard."""
@@ -96,14 +96,14 @@ class Signals:
         self._early: dict[MessageId, dict[GroupId, Part]] = {}
         self._last_delivered = ZERO
         self._doubtful: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
-        self._gave: deque[tuple[Timestamp, MessageId]] = deque()
+        self._gave: dict[MessageId, int] = {}
+        """Settled parts that give something, and of when they are, microseconds."""
         self._outgoing: dict[GroupId, list[Part]] = {}
         self._last_pull = self._pulls = 0
 
     def start(self, held: Iterable[Delivered]) -> None:
         """A life begins: whether what is found here was settled may have been lost. held: behind a step of a move."""
         kept = [(message_id, decode_retained(part)) for message_id, part in self._store.parts()]
-        self._gave = deque(sorted([(part.timestamp, message_id) for message_id, part in kept if _gives(part)]))
         found = [(retained.timestamp, retained.destinations, message_id) for message_id, retained in kept]
         found += [(e.timestamp, e.message.destinations, e.message.id) for e in self._log.entries]
         found += [(d.timestamp, d.message.destinations, d.message.id) for d in held]
@@ -170,10 +170,10 @@ class Signals:
         """Keep the part for those who are behind."""
         part = entry.own_part
         if part is not None and (not entry.settled or _gives(part)):
-            if _gives(part):
-                self._gave.append((part.timestamp, part.id))
             retained = Retained(part.id, part.timestamp, part.votes, entry.message.destinations)
             self._store.keep_part(part.id, encode_retained(retained))
+            if entry.settled:
+                self._drop(part.id, part)
 
     # -- other replicas -----------------------------------------------------------------------------------------------
 
@@ -267,13 +267,17 @@ class Signals:
                 del self._doubtful[shards]
 
     def _drop(self, message_id: MessageId, part: Part) -> None:
-        if not _gives(part):
+        """It is settled. What gives something is kept longer: who is behind in the target has it from nobody else."""
+        if _gives(part):
+            self._gave[message_id] = max(part.timestamp.time, created_us(message_id))  # the first stamps may be low
+        else:
             self._store.drop_part(message_id)
 
     def forget_before(self, time_us: int) -> None:
-        """Results of that time are forgotten; nobody of a target lacks what was given before."""
-        while self._gave and self._gave[0][0].time < time_us:
-            self._store.drop_part(self._gave.popleft()[1])
+        """Results of that time are forgotten: so is what was given before, unless a target still waits for it."""
+        for message_id in [message_id for message_id, given_us in self._gave.items() if given_us < time_us]:
+            del self._gave[message_id]
+            self._store.drop_part(message_id)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 

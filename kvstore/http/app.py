@@ -20,6 +20,7 @@ import msgspec
 from kvstore import __version__
 from kvstore.api import answers, codec, forms
 from kvstore.api.cluster import BEGUN, FoundingJson, MemberJson, MembersJson, ShardsJson
+from kvstore.api.docs_page import page
 from kvstore.api.forms import Form
 from kvstore.api.model import (
     CUT,
@@ -55,7 +56,7 @@ from kvstore.http.node import Node
 from kvstore.http.record import Record
 from kvstore.http.watching import Watching
 from kvstore.limits import Limits
-from kvstore.members import Unfit, decode_wanted
+from kvstore.members import TooFew, Unfit, decode_wanted
 from kvstore.storage.backend import ViewGone
 from kvstore.storage.cut import CutRows, encode_cut_rows
 from multicast.types import ZERO
@@ -101,7 +102,7 @@ class HttpApi:
         self.calls = Calls(limits, metrics, node.forget, record, cors_origins)
         self._watch = Watching(node, limits, self.calls, self._check_ready).begin
         leases = LeaseCalls(self._open, self._execute, self._write)
-        self._grant_lease, self._lease = leases.grant, leases.look
+        self._grant_lease, self._list_leases, self._lease = leases.grant, leases.list, leases.look
         self._renew_lease, self._revoke_lease = leases.renew, leases.revoke
         self._routes: dict[str, dict[str, _Method]] = {}
         admin = Admin(self._open, partial(self._write, writes=True), lambda: node.rights(), limits.body_bytes_max)
@@ -435,6 +436,8 @@ class HttpApi:
             raise errors.invalid("", str(error)) from None
         except Unfit as error:
             raise Problem(409, "members", str(error)) from None
+        except TooFew as error:
+            raise errors.unavailable("no_majority", str(error)) from None
         call.answer(Response(200, JSON, codec.encode({"done": done})))
 
     # -- people and machines who watch --------------------------------------------------------------------------------
@@ -456,6 +459,9 @@ class HttpApi:
 
     def _openapi(self, call: Call) -> None:
         call.answer(Response(200, JSON, codec.encode(document(__version__))))
+
+    def _docs(self, call: Call) -> None:
+        call.answer_large(b"Content-Type: text/html; charset=utf-8\r\n", page(document(__version__)))
 
     def _founding(self, call: Call) -> None:
         known = self.node.describe_cluster()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from kvstore.api import codec, forms, leases
-from kvstore.api.answers import LeaseAnswer, entry_json
+from kvstore.api.answers import LeaseAnswer, LeasesAnswer, entry_json
 from kvstore.api.model import InvalidTransaction, KeyValue, OperationResult, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered
@@ -65,6 +65,19 @@ class LeaseCalls:
         body = call.form.encode(LeaseAnswer(call.text_id, ttl_ms, version, ttl_ms))
         call.answer(Response(201, write_headers(call.text_id, call.form), body))
 
+    def list(self, call: Call) -> None:
+        """How long each lives yet is by this replica's clock."""
+        after, limit = request.lease_page_of(call.query)
+        call.query = ""
+        self._open(call)
+        self._read(call, leases.list_after(after, limit), self._listed)
+
+    def _listed(self, call: Call, answered: Answered) -> None:
+        result = answered.result.results[0]
+        found = [self._of_row(leases.id_of(row.key), row, self._left_ms(row)) for row in result.entries]
+        body = call.form.encode(msgspec.to_builtins(LeasesAnswer(found, result.more)))
+        call.answer(Response(200, call.form.header, body))
+
     def look(self, call: Call) -> None:
         """How long it lives yet is by this replica's clock, and no promise."""
         keys = request.flag_of(call.query, "keys")
@@ -75,9 +88,15 @@ class LeaseCalls:
 
     def _looked(self, call: Call, answered: Answered) -> None:
         row = self._row(answered)
-        left_ms = leases.decode_lease(row.value).ttl_ms - (time.time_ns() // 1000 - row.version.time) // 1000
         attached = answered.result.results[0] if len(answered.result.results) > 1 else None
-        self._tell(call, row, left_ms, call.form.header, attached)
+        self._tell(call, row, self._left_ms(row), call.form.header, attached)
+
+    def _left_ms(self, row: KeyValue) -> int:
+        return leases.decode_lease(row.value).ttl_ms - (time.time_ns() // 1000 - row.version.time) // 1000
+
+    def _of_row(self, lease: bytes, row: KeyValue, left_ms: int) -> LeaseAnswer:
+        ttl_ms = leases.decode_lease(row.value).ttl_ms
+        return LeaseAnswer(codec.id_text(lease), ttl_ms, str(row.version), max(0, min(left_ms, ttl_ms)))
 
     def renew(self, call: Call) -> None:
         """It begins anew."""
@@ -129,9 +148,7 @@ class LeaseCalls:
     def _tell(
         self, call: Call, row: KeyValue, left_ms: int, headers: bytes, attached: OperationResult | None = None
     ) -> None:
-        ttl_ms = leases.decode_lease(row.value).ttl_ms
-        told = LeaseAnswer(codec.id_text(call.key), ttl_ms, str(row.version), max(0, min(left_ms, ttl_ms)))
-        body = msgspec.to_builtins(told)
+        body = msgspec.to_builtins(self._of_row(call.key, row, left_ms))
         if attached is not None:
             keys = [entry_json(entry, True, call.form.member) for entry in attached.entries]
             body |= {"keys": keys, "more": attached.more}

@@ -47,7 +47,7 @@ class Node(Protocol):
         """What ended this replica; empty while it lives."""
 
     def change_members(self, wanted: Wanted) -> bool:
-        """Add a replica to this one's shard, or remove one. Whether nothing is left to be done. Unfit."""
+        """Add a replica to this one's shard, or remove one. Whether nothing is left to be done. Unfit, TooFew."""
 
     def describe_cluster(self) -> ClusterJson:
         """The answer to `GET /v1/cluster`."""

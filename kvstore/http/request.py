@@ -214,13 +214,11 @@ def scan_of(query: str) -> tuple[Range, Timestamp | None, tuple[Consistency, int
     flags = ("reverse", "keys_only", "count_only")
     parameters = query_of(query, (*_BOUNDS, *flags, "limit", "version", "page_token", *FRESHNESS))
     bounds = _bounds_of(parameters)
-    limit = parameters.get("limit", str(SCAN_LIMIT_DEFAULT).encode())
-    if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= SCAN_LIMIT_MAX:
-        raise invalid("query.limit", f"a whole number from 1 to {SCAN_LIMIT_MAX}, not {limit[:30].decode('latin-1')!r}")
+    limit = _limit(parameters)
     reverse, keys_only, count_only = [_flag(parameters, name) for name in flags]
     if keys_only and count_only:
         raise invalid("query.count_only", "give keys_only or count_only, not both")
-    scan = Range(bounds["prefix"], int(limit), b"", bounds["start"], bounds["end"], reverse, keys_only, count_only)
+    scan = Range(bounds["prefix"], limit, b"", bounds["start"], bounds["end"], reverse, keys_only, count_only)
     token = parameters.get("page_token", b"")
     version = version_of(parameters)
     if token:
@@ -263,11 +261,28 @@ def _bounds_of(parameters: Mapping[str, bytes]) -> dict[str, bytes]:
     return bounds
 
 
+def _limit(parameters: Mapping[str, bytes]) -> int:
+    limit = parameters.get("limit", str(SCAN_LIMIT_DEFAULT).encode())
+    if not limit.isdigit() or len(limit) > 9 or not 1 <= int(limit) <= SCAN_LIMIT_MAX:
+        raise invalid("query.limit", f"a whole number from 1 to {SCAN_LIMIT_MAX}, not {limit[:30].decode('latin-1')!r}")
+    return int(limit)
+
+
 def _flag(parameters: Mapping[str, bytes], name: str) -> bool:
     text = parameters.get(name, b"false")
     if text not in (b"true", b"false"):
         raise invalid(f"query.{name}", f"true or false, not {text[:30].decode('latin-1')!r}")
     return text == b"true"
+
+
+def lease_page_of(query: str) -> tuple[bytes, int]:
+    """After which lease `GET /v1/leases` lists, empty: from the first one on; and how many."""
+    parameters = query_of(query, ("after", "limit"))
+    after = parameters.get("after", b"").decode("latin-1")
+    try:
+        return (codec_lease_of(after) if after else NO_LEASE), _limit(parameters)
+    except InvalidTransaction as error:
+        raise invalid("query.after", error.problem) from None
 
 
 def flag_of(query: str, name: str) -> bool:

@@ -23,6 +23,7 @@ from kvstore.core.audit import (
     MoveOutcome,
     decode_outcomes,
 )
+from kvstore.core.messages import Answered, Refused
 from kvstore.simulated import backups, past, reading, remembered, watched
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
@@ -39,6 +40,8 @@ Owner = Callable[[bytes, Timestamp], GroupId]
 Within = Callable[[bytes], bool]
 
 STRICTNESS = "strict serializability"
+_NEVER = ("expired", "id_reused")
+"""Who is told so has had no effect, ever."""
 
 
 def check(
@@ -311,19 +314,31 @@ def answers(logs: Logs, history: History) -> list[str]:
     for message_id, operation in history.operations.items():
         result = operation.result
         known = journaled.get(_name(operation))
+        violations += _told_otherwise(operation, known and known[:2])
         if result is None or known is None:
             continue
         if not operation.unordered and (result.version, result.succeeded) != known[:2]:
             violations.append(f"{message_id.hex()} was answered {result.version}, the journals say {known[0]}")
-        second = operation.second
-        if second is not None and not same_answer(operation, second):
-            violations.append(f"{message_id.hex()} was answered {result}, and through another replica {second.result}")
         if operation.results_omitted or operation.consistency == "stale":  # that is what `reads` judges
             continue
         for key, version in reads_of(operation).items():
             if known[2].get(key) != version:
                 violations.append(f"{message_id.hex()}: the client read {key!r} at {version}, the journals differ")
     return violations
+
+
+def _told_otherwise(operation: Operated, known: tuple[Timestamp, bool] | None) -> Iterator[str]:
+    """What other replicas have told. known: version and branch by the journals, None if it was not applied."""
+    name, first = operation.id.hex(), operation.result
+    for other in operation.told:
+        if isinstance(other, Answered):
+            told = other.result
+            if first is not None and not same_answer(operation, other):
+                yield f"{name} was answered {first}, and through another replica {told}"
+            elif not told.failure and (told.version, told.succeeded) != known:
+                yield f"{name} was answered {told} through another replica, the journals say {known}"
+        elif isinstance(other, Refused) and other.code in _NEVER and known is not None and not operation.contested:
+            yield f"{name} was applied at {known[0]}, and through another replica it is called {other.code}"
 
 
 def _name(operation: Operated) -> MessageId | Timestamp:

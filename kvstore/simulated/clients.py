@@ -21,7 +21,6 @@ from kvstore.api.model import (
     Compare,
     Consistency,
     Delete,
-    DeleteRange,
     Get,
     Operation,
     Put,
@@ -43,8 +42,6 @@ START = MINIMUM + 100
 KEYS = 6
 READERS, READERS_SHARE = 3, 0.3
 """So many clients that only read are added in this share of the runs, where a protocol has leader reads."""
-RANGERS = 2
-"""So many clients that read and delete ranges are added where ranges are asked for."""
 TIMEOUT_US = 1_500_000
 """After this long without an answer the same id goes to another replica."""
 ATTEMPTS = 5
@@ -75,7 +72,7 @@ class Operated(msgspec.Struct):
     refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
     the id here is that of the history alone; SEVERAL: of several. consistency, age_us: see `Execute`. places: of one
     that was not ordered shard -> with how many of its deliveries it was read; seen: else at which version. impatient:
-    asked of two replicas at a time; second: what the other one answered. contested: the id was used for something else,
+    asked of several replicas at a time; told: what the others answered. contested: the id was used for something else,
     too."""
 
     id: MessageId
@@ -89,7 +86,7 @@ class Operated(msgspec.Struct):
     results_omitted: bool = False
     unnamed: int | None = None
     impatient: bool = False
-    second: Answered | None = None
+    told: list[Answered | Refused | None] = []
     contested: bool = False
     consistency: Consistency = "linearizable"
     age_us: int = 0
@@ -137,6 +134,11 @@ class History:
                 if operation.f == "read_all":
                     event.value = {r.found.key.decode(): int(r.found.value) for r in result.results if r.found}
         self.events.append(event)
+
+    def watch(self, number: int, at_us: int, f: str, version: Timestamp | None, **said: Any) -> None:
+        """A line of a watch; number: which."""
+        text = "" if version is None else str(version)
+        self.events.append(HistoryEvent(0, "watch", at_us, _uuid(number.to_bytes(16, "big")), f, text, **said))
 
     def write(self, path: Path) -> None:
         """JSON lines."""
@@ -190,7 +192,8 @@ class Workload:
         self.accounts = [b"account/%03d" % i for i in range(ACCOUNTS)]
         self.keys = [b"key/%d" % i for i in range(KEYS)]
         self.running = 0
-        self.ranges = self.reads = False
+        self.reads = False
+        self.when_open: list[Callable[[], None]] = []
         self.probes = 0
         self.repetitions = 0
         self.moves = False
@@ -220,9 +223,8 @@ class Workload:
             for _ in range(READERS):
                 self.running += 1
                 Reader(self, own).go_on(None)
-        for number in range(RANGERS if self.ranges else 0):
-            self.running += 1
-            Ranger(self, random.Random(f"{self._seed}/ranger {number}")).go_on(None)
+        for begin in self.when_open:
+            begin()
 
     def make_client(self, number: int, rng: random.Random) -> Client:
         """The number-th client."""
@@ -341,8 +343,8 @@ class Client:
         """Ask any replica for this under the operation's id."""
 
         def answered(answer: Any) -> None:
-            if isinstance(answer, Answered) and transaction is operation.transaction:
-                operation.second = answer
+            if transaction is operation.transaction:
+                operation.told.append(answer)
 
         rng, world = self._rng, self._world
         replica = rng.choice(world.topology.processes)
@@ -393,7 +395,8 @@ class Client:
                         operation.places = {answer.shard: answer.position}
                 history.end(self._process, "ok", now, operation)
         elif isinstance(answer, Refused) and (
-            answer.code in ("expired", "id_reused") or (not uncertain and not answer.retryable)
+            answer.code in ("expired", "id_reused")
+            or not (uncertain or operation.impatient or answer.retryable)
         ):
             operation.failed, operation.refused = answer.outcome == "not_applied", answer.code
             operation.failed &= not operation.contested  # something has been done under this id, perhaps
@@ -460,26 +463,6 @@ class Reader(Client):
 
     def _choose(self) -> None:
         self.operate("get", self._get(), self.go_on, unnamed=True)
-
-
-class Ranger(Client):
-    """A client of ranges: of all keys, a few, one, or none; read in every way, and deleted."""
-
-    def _choose(self) -> None:
-        rng, keys = self._rng, self._workload.keys
-        start, end = sorted([rng.choice((b"", *keys, b"key/2x")), rng.choice((*keys, b"key/3x", b"l"))])
-        prefix = rng.choice((b"", b"key/", b"key/", rng.choice(keys)))
-        if rng.random() < 0.25:
-            within = prefix or b"key/"  # the accounts are not to be deleted
-            deleting = DeleteRange(within, start, end)
-            others: tuple[Operation, ...] = (Put(rng.choice(keys), b"5"),) if rng.random() < 0.5 else ()
-            after: tuple[Operation, ...] = (Add(rng.choice(keys), 1),) if rng.random() < 0.3 else ()
-            compare = (Compare(rng.choice(keys), "exists", "==", True),) if rng.random() < 0.3 else ()
-            self.operate("delete_range", Transaction(compare, (*others, deleting, *after)), self.go_on)
-            return
-        keys_only, count_only = rng.choice(((False, False), (True, False), (False, True)))
-        reading = Range(prefix, rng.randint(1, 6), b"", start, end, rng.random() < 0.5, keys_only, count_only)
-        self.operate("range", Transaction(success=(reading,)), self.go_on)
 
 
 class Prober(Client):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.api.model import Delete, Move, Transaction
@@ -40,10 +41,14 @@ class Mover:
 
     def begin(self) -> None:
         """Choose what to move, by what some replica knows, and where."""
-        rng, workload = self._rng, self._workload
+        keys = [*self._workload.accounts, *self._workload.keys]
+        self.move(lambda: self._rng.sample(keys, self._rng.choice((1, 2, 4, 9))))
+
+    def move(self, choose: Callable[[], Sequence[bytes]]) -> None:
+        """Those of some keys' slots that are where the first one is."""
+        rng = self._rng
         replica = self._cluster.replicas[rng.choice(self._world.topology.processes)]
-        shard_of = replica.moves.map.shard_of
-        keys = rng.sample([*workload.accounts, *workload.keys], rng.choice((1, 2, 4, 9)))
+        shard_of, keys = replica.moves.map.shard_of, choose()
         source, target = shard_of(keys[0]), self._target
         if target is None or target == source:
             target = rng.choice([shard for shard in self._cluster.shards if shard != source])
@@ -51,9 +56,13 @@ class Mover:
         self._transaction = Transaction(success=(Move(source, target, tuple((slot, slot) for slot in slots)),))
         self._step()
 
+    def over(self) -> None:
+        """The move is complete, or given up."""
+        self._workload.running -= 1
+
     def _step(self) -> None:
         if not self._steps or self._world.now > self._workload.stop_at:
-            self._workload.running -= 1
+            self.over()
             return
         self._steps -= 1
         if self._rng.random() < DELETIONS:
@@ -82,7 +91,7 @@ class Mover:
             open_[0] = False
             if isinstance(answer, Answered):
                 if answer.result.failure or not (answer.results_omitted or answer.result.results[0].more):
-                    self._workload.running -= 1
+                    self.over()
                 else:
                     self._step()
             elif (isinstance(answer, Refused) and not answer.retryable) or attempt > 4:
@@ -101,7 +110,7 @@ def start(workload: Workload, seed: str, span_us: int, wanted: bool | None) -> N
     cluster = workload.cluster
     if len(cluster.topology.groups) < 2 or not (rng.random() < SHARE if wanted is None else wanted):
         return
-    _prepare(workload, rng)
+    prepare(workload, rng)
     for _ in range(rng.randint(1, MOVES_MAX)):
         mover = Mover(workload, rng)
         cluster.world.after(rng.randint(0, span_us), mover.begin)
@@ -111,13 +120,14 @@ def start_to(target: GroupId, workload: Workload, seed: str, span_us: int) -> No
     """Draw moves to a shard that is added in a run of `span_us`; some come before that is known everywhere."""
     rng = random.Random(f"{seed}/moves to {target}")
     if not workload.moves:
-        _prepare(workload, rng)
+        prepare(workload, rng)
     for _ in range(rng.randint(1, MOVES_MAX)):
         mover = Mover(workload, rng, target)
         workload.world.after(rng.randint(0, span_us), mover.begin)
 
 
-def _prepare(workload: Workload, rng: random.Random) -> None:
+def prepare(workload: Workload, rng: random.Random) -> None:
+    """There will be moves."""
     workload.moves = True
     cluster = workload.cluster
     cluster.portion = rng.choice(PORTIONS)

@@ -11,7 +11,8 @@ from kvstore.api.model import Get, Transaction
 from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.simulated.clients import Operated, Workload
-from multicast.types import ZERO, created_us
+from kvstore.simulated.late import Copies
+from multicast.types import ZERO, GroupId, created_us
 
 REPEATED_MAX = 8
 WAIT_US = 20_000_000
@@ -20,10 +21,11 @@ _Asked = tuple[Operated, Execute | Lookup]
 
 
 class Repetitions:
-    """Of some operations, drawn from the seed."""
+    """Of some operations, drawn from the seed. copies: makes late ones, where there are any."""
 
-    def __init__(self, workload: Workload, seed: str):
+    def __init__(self, workload: Workload, seed: str, copies: Copies | None):
         self._workload = workload
+        self._copies = copies
         self._rng = random.Random(f"{seed}/repeating")
         self._open: dict[int, _Asked] = {}
         self._answers: list[tuple[_Asked, int, Answered | Refused]] = []
@@ -34,23 +36,28 @@ class Repetitions:
         found = self._workload.history.operations.values()
         owned = [op for op in found if op.unnamed is None and not op.contested and not op.transaction.by]
         known = [op for op in owned if op.result or _was_impossible(op)]
+        if self._copies is not None:
+            known = [op for op in known if self._copies.went_elsewhere(op)] or known
         drawn = rng.sample(known, min(REPEATED_MAX, len(known)))
+        if self._copies is not None:
+            self._copies.send_all(drawn)
         for operation in drawn:
-            self._ask(operation, Execute(operation.id, operation.transaction))
-            self._ask(operation, Lookup(operation.id))
+            for shard in [None] if self._copies is None else world.topology.groups:
+                self._ask(operation, Execute(operation.id, operation.transaction), shard)
+                self._ask(operation, Lookup(operation.id), shard)
         world.run_while(lambda: bool(self._open), WAIT_US)
         for operation in drawn:
             self._ask(operation, Execute(operation.id, _something_else(operation.transaction, rng)))
         world.run_while(lambda: bool(self._open), WAIT_US)
         newest = max([store.complete_to for store in self._workload.cluster.stores.values()], default=ZERO)
         for operation, request in self._open.values():
-            if not self._may_be_forgotten(operation, newest.time):  # else who remembers waits for those who do not
-                world.report("repetitions", f"{_name(operation, request)} is not answered, when all is over")
+            world.report("repetitions", f"{_name(operation, request)} is not answered, when all is over")
         for (operation, request), at_us, answer in self._answers:
             if not self._is_right(operation, request, answer, at_us, newest.time):
                 world.report("repetitions", f"{_name(operation, request)} is answered {answer}, when all is over")
 
-    def _ask(self, operation: Operated, request: Execute | Lookup) -> None:
+    def _ask(self, operation: Operated, request: Execute | Lookup, shard: GroupId | None = None) -> None:
+        """Some replica, of this shard or any."""
         world, number = self._workload.world, len(self._open) + len(self._answers)
         asked = self._open[number] = (operation, request)
 
@@ -58,7 +65,8 @@ class Repetitions:
             if self._open.pop(number, None) is not None:
                 self._answers.append((asked, world.now, answer))
 
-        replicas = [pid for pid in world.topology.processes if world.node(pid).up]
+        members = world.topology.processes if shard is None else world.topology.groups[shard]
+        replicas = [pid for pid in members if world.node(pid).up]
         world.request(self._rng.choice(replicas), request, answered)
 
     def _may_be_forgotten(self, operation: Operated, newest_us: int) -> bool:
@@ -71,16 +79,15 @@ class Repetitions:
     ) -> bool:
         """at_us: when it was answered. newest_us: see `_may_be_forgotten`."""
         window_us, created = self._workload.cluster.options.dedup_window_us, created_us(operation.id)
-        if isinstance(request, Lookup):
-            if isinstance(answer, Refused):
+        other = isinstance(request, Execute) and request.transaction != operation.transaction
+        if isinstance(answer, Refused):
+            if isinstance(request, Lookup) or answer.code == "unknown_or_forgotten":
                 return answer.code == "unknown_or_forgotten" and self._may_be_forgotten(operation, newest_us)
-        elif isinstance(answer, Refused):
-            other = request.transaction != operation.transaction
             if answer.code == "id_expired" or (other and answer.code == "expired"):
                 # Clocks differ by up to half a window.
                 return 0 < window_us < 2 * (at_us - created)
             return (other and answer.code == "id_reused") or answer.code == "id_in_future"
-        elif request.transaction != operation.transaction:
+        if other:
             return False
         if operation.result is None:
             return bool(answer.result.failure)

@@ -16,7 +16,19 @@ from kvstore.core.bundles import EMPTY
 from kvstore.core.messages import decode_retained
 from kvstore.core.replica import Replica
 from kvstore.core.signals import SignalRule
-from kvstore.simulated import backups, chase, clients, leasing, moving, past, reading, ruling, watched
+from kvstore.simulated import (
+    backups,
+    chase,
+    clients,
+    late,
+    leasing,
+    moving,
+    past,
+    ranging,
+    reading,
+    ruling,
+    watched,
+)
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -45,7 +57,10 @@ PROFILES = ("faults", "calm", "chase")
 _PROBES = [b"probe/%d" % number for number in range(64)]
 _SECONDS, _SECONDS_SMALL = (2, 4, 8), (0.3, 0.6, 1.0)
 _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
-_SHARES = {"backups": 0.2, "ranges": 0.3, "leases": 0.2, "rights": 0.2, "reads": 0.3, "grows": 0.15}
+_SHARES = {
+    "backups": 0.2, "ranges": 0.3, "leases": 0.2, "rights": 0.2, "reads": 0.3, "grows": 0.15, "late": 0.3,
+    "bounds": 0.3,
+}  # fmt: skip
 """Of the runs: so many have this where it is drawn."""
 DRAWN = (*_SHARES, "past", "watch", "moves")
 """What may be drawn of what clients do."""
@@ -56,7 +71,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     and delete ranges. leases: whether some hold leases. rights: whether some have tokens, whose rights change. reads:
     whether some read in every way, and replicas share what they must know for that. past, watch: whether there are
     reads at versions, and watches. moves: whether slots move. grows: whether a shard is added, to which slots move.
-    size: one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
+    late: whether late copies of requests come, and slots wander there and back. bounds: whether some bound numbers, and
+    write if nothing in a range is newer. size: one of `drawing.SIZES`. options: the protocol's. signals: see
+    `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -72,6 +89,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rights: bool | None = False
     reads: bool | None = False
     grows: bool | None = False
+    late: bool | None = False
+    bounds: bool | None = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False
@@ -306,7 +325,10 @@ def _execute(
     elif profile == "chase":
         chase.prepare(cluster, rng)
     world.start()
-    workload.ranges = bool(settings.ranges)
+    if settings.ranges:
+        workload.when_open.append(lambda: ranging.start(workload, seed))
+    if settings.bounds:
+        workload.when_open.append(lambda: ranging.start_bounds(workload, seed))
     workload.start()
     workload.reads = bool(settings.reads)
     if settings.reads:
@@ -321,6 +343,10 @@ def _execute(
         coming.plan(changes)
     if profile != "chase" and settings.signals is None:
         moving.start(workload, f"{settings.protocol}/{seed}/store", span_us, settings.moves)
+    copies = None
+    if settings.late:
+        wander = profile != "chase" and settings.signals is None
+        copies = late.start(workload, f"{settings.protocol}/{seed}/store", wander)
     if growth is not None:
         moving.start_to(growth.group, workload, f"{settings.protocol}/{seed}/store", span_us)
         growth.plan(span_us // 2)
@@ -338,6 +364,8 @@ def _execute(
         # of theirs; so clocks stay within half of it.
         injector = Injector(world, drawing.paced(planned, pace), cluster.options.dedup_window_us // 2, len(changes))
     world.run_for(span_us)
+    if copies is not None:
+        copies.stop()
     judge = _Judge(cluster, workload, growth)
     if injector is None:
         world.heal()
@@ -352,7 +380,7 @@ def _execute(
     endings.run()
     endings.counts.update(coming.counts)
     if not world.violations:
-        Repetitions(workload, f"{settings.protocol}/{seed}/store").judge()
+        Repetitions(workload, f"{settings.protocol}/{seed}/store", copies).judge()
     world.stop()
     return endings.counts
 

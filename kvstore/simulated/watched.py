@@ -22,7 +22,7 @@ from kvstore.api.model import (
     bounds,
     only_reads,
 )
-from kvstore.core.audit import APPLIED, Write
+from kvstore.core.audit import APPLIED, Write, watch_asked, watch_told
 from kvstore.core.messages import Follow, Followed, Refused
 from kvstore.core.state import Changed
 from kvstore.core.watches import PROGRESS_US
@@ -78,8 +78,13 @@ class Watcher:
         if told and rng.random() < _FROM_BEFORE:
             watch.begun = watch.upto = rng.choice(told)
         self._watches.append(watch)
+        self._number = len(self._watches)
+        self._note("begin", watch.begun, asked=watch_asked(first, end))
         self._live = False
         self._ask()
+
+    def _note(self, f: str, version: Timestamp | None, **said: Any) -> None:
+        self._workload.history.watch(self._number, self._world.now, f, version, **said)
 
     def _told(self) -> list[Timestamp]:
         """Versions of what was answered; where many only read, of the rest, for no watch is told of reads."""
@@ -118,9 +123,13 @@ class Watcher:
             if watch.begun is None:
                 watch.begun, watch.started_us = answer.upto, self._world.now
             watch.told += answer.transactions
+            for version, changes in answer.transactions:
+                self._note("change", version, told=watch_told(changes))
+            self._note("progress", answer.upto)
             watch.upto, self._live = answer.upto, True
         elif isinstance(answer, Refused) and answer.code == "compacted":
             watch.refused = answer.code
+            self._note("end", None, error=answer.code)
         elif isinstance(answer, Refused) and answer.code == "lagged":
             self._live = False
         else:

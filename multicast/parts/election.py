@@ -436,17 +436,18 @@ class Election(Generic[V]):
         return True
 
     def on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
-        """A member has lost its disk. The user has forgotten what that member had told."""
+        """A member has lost its disk. The user has forgotten what it had told. It may not know who leads."""
+        self.tell_view((sender,), out)
+        if sender not in self.members:  # it was removed, and nobody stands again on its account
+            return
         highest = max(self.promised, self.highest)
         bound = self.rejoin.on_returned(sender, returned, highest, self._position(), out)
         if bound is None:
             return
         self.highest = max(self.highest, bound)
-        if self.state is not LEADER:
-            return
-        if self.promised > bound:
+        if self.state is LEADER and self.promised > bound:
             self._voter.readmit(sender, out)
-        else:
+        elif self.state is LEADER:
             self.campaign(now, out)
 
     def on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:

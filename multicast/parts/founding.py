@@ -4,9 +4,10 @@ Theory of operation. A new group's processes begin as any others: they know thei
 before. Nobody else need know it until something is addressed to it. A `Founding` is multicast to the first of all
 groups alone; whoever delivers it knows the group, and tells all (`GroupIs`). Who learns of a group keeps that on disk,
 tells all, too, and again whoever may have missed it, and who is added to a group. So whatever it says of that group
-afterwards finds one who knows it: links are FIFO. Only who has lost its disk may be sent what was meant for its life
-before that. It has nothing for the members of a group that it does not know (`multicast.membership`), and who lacks its
-word repeats.
+afterwards finds one who knows it: links are FIFO. With that everybody tells the view of its own group: its leader may
+have been added, and who has not heard of that one has no link to it, and cannot ask it. Only who has lost its disk may
+be sent what was meant for its life before that. It has nothing for the members of a group that it does not know
+(`multicast.membership`), and who lacks its word repeats.
 
 Which processes a group begins with is decided by the order of the first group. Nothing else need be agreed on: members
 are counted by the views of their own group.
@@ -14,7 +15,7 @@ are counted by the views of their own group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -26,9 +27,12 @@ _PREFIX = b"G"
 
 
 class FoundedGroups:
-    """As one process knows them; `membership.founded` are theirs."""
+    """As one process knows them; `membership.founded` are theirs. tell_view(to, out): of the own group's view."""
 
-    def __init__(self, membership: Membership, self_id: ProcessId):
+    def __init__(
+        self, membership: Membership, self_id: ProcessId, tell_view: Callable[[tuple[ProcessId, ...], Outbox], None]
+    ):
+        self._tell_view = tell_view
         self._membership = membership
         self._self_id = self_id
         self._told: tuple[ProcessId, ...] = ()
@@ -73,6 +77,7 @@ class FoundedGroups:
     def _tell(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         for group in self._membership.founded:
             out.send(to, self._membership.told(group))
+        self._tell_view(to, out)
 
 
 _encode = msgspec.msgpack.Encoder().encode

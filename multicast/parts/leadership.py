@@ -143,7 +143,7 @@ class Leadership(Generic[V, S]):
         )  # fmt: skip
         self.joined = self.election.promised
         self.leaders = KnownLeaders(membership)
-        self._founded = FoundedGroups(membership, self_id)
+        self._founded = FoundedGroups(membership, self_id, self.election.tell_view)
         self._led = led
         self._self_id = self_id
         self._deliveries = deliveries
@@ -278,8 +278,8 @@ class Leadership(Generic[V, S]):
                 self._led.leaders_changed(now)
         elif view.number > views.latest:
             out.catch_up(sender)
-        elif self._self_id not in view.members and self._self_id in views.of.get(view.number - 1, ()):
-            views.begin(view.number)
+        elif self._self_id not in view.members and views.had(self._self_id, view.number):
+            views.begin(views.latest)
             self._put_begun(out)
             self.election.go("leave")
             out.put(_REMOVED_KEY, b"")
@@ -481,8 +481,6 @@ class Leadership(Generic[V, S]):
         if peer == self.election.promised.leader:
             self._vote_again_at = now
         self._founded.on_peer_reset(peer, out)
-        if self.election.state is LEADER:
-            self.election.tell_view((peer,), out)
 
     def tick(self, now: int, out: Outbox) -> int | None:
         """The next instant that it wants."""

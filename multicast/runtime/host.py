@@ -345,7 +345,7 @@ class Host:
         """These belong to the groups: some may be new. Who is removed is linked as long as this life lasts."""
         self._known = processes
         topology, found = self.engine.protocol.topology, {}
-        for process in processes:
+        for process in dict.fromkeys((*processes, *self._addresses)):
             if process in self._addresses:
                 found[process] = self._addresses[process]
             elif self._address_of is not None:
@@ -457,6 +457,10 @@ class Host:
                 self._set_timer()
 
     # -- for people ---------------------------------------------------------------------------------------------------
+
+    def connected(self) -> set[ProcessId]:
+        """To which peers there are connections in both directions."""
+        return self._links.both_ways()
 
     def status(self) -> dict[str, Any]:
         """Numbers for status pages and metrics, JSON-ready. Times in microseconds."""

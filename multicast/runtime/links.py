@@ -201,12 +201,13 @@ class Links:
         if link is not None and link.connection is not None:
             self.listener.fault(link.connection, link, reason)
 
+    def both_ways(self) -> set[ProcessId]:
+        """To whom there are connections in both directions."""
+        return {p for p, out in self.outgoing.items() if out.ready and self.incoming[p].connection is not None}
+
     def status(self) -> dict[str, Any]:
         """Per peer: whether both directions are up, and how many frames wait for an acknowledgement."""
+        there = self.both_ways()
         return {
-            str(p): {
-                "connected": out.ready and self.incoming[p].connection is not None,
-                "queued": out.sender.queued,
-            }
-            for p, out in self.outgoing.items()
+            str(p): {"connected": p in there, "queued": out.sender.queued} for p, out in self.outgoing.items()
         }

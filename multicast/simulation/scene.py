@@ -124,13 +124,14 @@ class Node:
     incarnation and epoch that number them, the last one's number). wake_at: the instant, of its own time, at which it
     wants to run. floor: up to this delivery its journal is read to nobody, as if it was dropped. keeper: what gives and
     takes snapshots, if anything does. lost_disks: in order. busy_until: when its processor is done with what it has
-    begun; inputs: taken since the last batch (`Cpu`).
+    begun; inputs: taken since the last batch (`Cpu`). met: who belonged to groups when it first began, as its
+    configuration says.
     """
 
     __slots__ = (
         "application", "backlog", "begun_us", "busy_until", "checkpoints", "disk", "due", "engine", "failed_sync",
         "floor", "flushed", "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "keeper", "life",
-        "links", "lost", "lost_disks", "offset_us", "paused", "pid", "protocol", "queue", "ran", "replaying",
+        "links", "lost", "lost_disks", "met", "offset_us", "paused", "pid", "protocol", "queue", "ran", "replaying",
         "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
     )  # fmt: skip
 
@@ -149,6 +150,7 @@ class Node:
         self.failed_sync: Callable[[], None] | None = None
         self.flushed_position = 0
         self.links: dict[ProcessId, Link] = {}
+        self.met: tuple[ProcessId, ...] = ()
         self.engine: Engine
         self.journal: Journal
         self.checkpoints: Checkpoints
@@ -179,8 +181,9 @@ class Node:
         return self.world.now + self.offset_us
 
     def knows(self, other: Node) -> bool:
-        """Whether it would link to this one: its group may have been added, unheard of here."""
-        return self.world.topology.group_of[other.pid] in self.protocol.topology.groups
+        """Whether it would link to this one: it, or its group, may have been added, unheard of here."""
+        views = self.protocol.topology.views[self.world.topology.group_of[other.pid]]
+        return other.pid in self.met or any(other.pid in members for members in views.of.values())
 
     def decode(self, frame: bytes) -> Any:
         """The message in an encoded frame."""

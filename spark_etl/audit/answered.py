@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from spark_etl.audit.case import Case
 from spark_etl.certify.client import Thin
 from spark_etl.certify.proof import CLIENTS, PROMISES, VALUES
-from spark_etl.checks import clients, positions, promises, values
+from spark_etl.checks import clients, positions, promises, values, watches
 from spark_etl.frames import relations
 from spark_etl.report import PENDING, UNDETERMINED, VALID, VIOLATED, Property
 from spark_etl.search import serialization
@@ -81,11 +81,18 @@ def check_promises(case: Case, skip: str) -> int:
     told = case.keep(promises.told(case.promised, looks, case.tables["writes"], case.writes))
     torn = case.keep(promises.torn(told))
     visits = positions.visits(case.at_positions, case.steps, case.judged)
+
+    def wrong() -> DataFrame:
+        doubts = case.unsure_shards, open_ends
+        found = promises.check(case.promised, looks, told, torn, visits, case.steps, *doubts)
+        if case.slots_moved:
+            return found
+        return found.unionByName(
+            promises.incomplete(case.promised, looks, case.tables["writes"], case.writes, *doubts)
+        )
+
     prop = case.check(
-        PROMISES,
-        lambda: promises.check(
-            case.promised, looks, told, torn, visits, case.steps, case.unsure_shards, open_ends
-        ),
+        PROMISES, wrong,
         sum(counts.values()), blind=bool(case.unsure_shards), skip=skip,
     )  # fmt: skip
     if skip:
@@ -100,6 +107,27 @@ def check_promises(case: Case, skip: str) -> int:
         if prop.verdict == VALID:
             prop.note += f"; {count} of no instant in the order of versions, but on no cycle"
     return lost
+
+
+def check_watches(case: Case, skip: str) -> None:
+    """The property "watches", of an audit whose history has some: of the whole run, whatever is near suspects."""
+    watched = case.keep(case.opened.frame("watched"))
+    writes = relations.key_writes(case.opened.frame("writes")) if case.proof.near else case.writes
+    spans = case.keep(watches.spans(watched, case.base.version if case.base else None))
+    under_way = case.complete_before(case.open_ends())
+    compared = case.keep(watches.compare(spans, watched, writes, case.base is not None, under_way))
+    steps = case.steps if case.has_history else None
+    prop = case.check(
+        "watches", lambda: watches.check(spans, watched, compared, steps), case.counts["watched"],
+        blind=bool(case.unsure_shards), skip=skip,
+    )  # fmt: skip
+    if prop.verdict != VALID:
+        return
+    counts = watches.counts(spans, compared)
+    prop.note = f"{counts.watches:,} watches were told of {counts.told:,} transactions, and missed none"
+    if counts.open:
+        prop.verdict = PENDING
+        prop.note += f"; {counts.open:,} changes had perhaps not been written at the end"
 
 
 def _search_instant(case: Case, prop: Property, edges: DataFrame, names: DataFrame, steps: DataFrame) -> None:

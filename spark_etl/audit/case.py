@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 
 from spark_etl.audit import course
 from spark_etl.certify.proof import CLIENTS, HISTORY, LOGS, READS, VALUES, Proof
+from spark_etl.certify.proving import prove
 from spark_etl.certify.source import Source, source
-from spark_etl.certify.tasks import prove, work
+from spark_etl.certify.tasks import work
 from spark_etl.checks import clients, positions, sessions, transactions, workloads
 from spark_etl.frames import edges, relations
 from spark_etl.frames.columns import absent
@@ -77,7 +78,7 @@ class Case:
     def _open(self) -> None:
         out, manifest, self.base = base.above(self.out, self.manifest or tables.check_tables(self.out))
         self.notes += self.base.sentences() if self.base else []
-        self._opened = self._near = opened = tables.Tables(self.spark, out, manifest)
+        self.opened = self._near = opened = tables.Tables(self.spark, out, manifest)
         self.counts = {"history": 0, **opened.counts}
         self.small = opened.small()
         self.source = source(out, manifest.files())
@@ -140,7 +141,7 @@ class Case:
             rows[Path(name).parent.name.removeprefix("table=")] += count
         cut = tables.SourceState(_NEAR, (0, 0, 0, 0), rows=dict(rows), files=self.proof.near)
         tables.write_empty(into)
-        whole = self._opened.manifest
+        whole = self.opened.manifest
         self._near = tables.Tables(
             self.spark, into, msgspec.structs.replace(whole, segments={}, histories={_NEAR: cut}, traces={})
         )
@@ -151,7 +152,7 @@ class Case:
     def tables(self) -> dict[str, DataFrame]:
         """The large tables of the journals, without what is foreign."""
         found = {table: self._near.frame(table) for table in ("deliveries", "outcomes", "reads", "writes")}
-        found["submitted"] = self._opened.frame("submitted")
+        found["submitted"] = self.opened.frame("submitted")
         if not self.inputs.foreign:
             return found
         ours = ~F.col("replica").isin(self.inputs.foreign)
@@ -165,7 +166,7 @@ class Case:
     @cached_property
     def trace(self) -> DataFrame:
         """`schemas.FRAMES`."""
-        return self._opened.frame("frames")
+        return self.opened.frame("frames")
 
     @cached_property
     def log(self) -> DataFrame:

@@ -159,7 +159,8 @@ class Audit(Case):
         prop = self.check(
             "agreement in a shard",
             lambda: delivery.agreement(
-                self.bundles, self.disputed, self.top_frame, self.stop_frame, self.install_frame, inputs.holed
+                self.bundles, self.disputed, self.top_frame, self.stop_frame, self.install_frame, inputs.holed,
+                inputs.down,
             ),
             deliveries,
             blind=blind,
@@ -245,7 +246,8 @@ class Audit(Case):
         lost_disk |= {replica for replica, source in began.items() if source is not None}
         forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
         invoked = self.operations if self.has_history else None
-        return delivery.validity(self.bundles, self.unsubmitted, invoked, forgetful)
+        elsewhere = delivery.sent_elsewhere(self.messages, self.tables["submitted"])
+        return delivery.validity(self.bundles, self.unsubmitted, elsewhere, invoked, forgetful)
 
     def _check_order(self, agreement: Property, prefix: Property, deliveries: int) -> None:
         prop = self.check(
@@ -309,7 +311,12 @@ class Audit(Case):
         if not self.has_history:
             prop = self.check(CLIENTS, None, 0, blind=self.expect_history, skip=skip)
             self.without_history(prop)
-            return
+        else:
+            self._check_answers(skip)
+        if self.counts.get("watched"):
+            answered.check_watches(self, skip)
+
+    def _check_answers(self, skip: str) -> None:
         self.excused = answered.check(self, skip)
         answered.check_values(self, skip)
         self._resolve_unknown(skip)

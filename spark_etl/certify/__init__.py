@@ -15,6 +15,7 @@
     proof        what was proved, and by which kernels: the table of properties
     source       the tables, as kernels read them
     tasks        the kernels as tasks of Spark
+    proving      the tasks in their turn, and what they found
     daemon       of Spark's Python workers
 
 A kernel is a function of Arrow tables that returns numbers, or raises `arrays.Suspect`. What is not proved is left to

@@ -6,7 +6,7 @@ comparable where one call has made them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,11 @@ Array = Any
 """Of numpy, or a column of Arrow."""
 
 _BITS = 64
+_PLACE_BITS = 32
+_FALLS_MERGED = 8
+"""So few rising runs are merged, which is quicker than to sort them."""
+_VALUE_BYTES = 16
+_OTHER_LENGTH = "an id or version that has not 16 bytes"
 
 NOTHING = np.iinfo(np.int64).min
 """Less than every time and rank."""
@@ -38,9 +43,11 @@ def trust(holds: Any, otherwise: str) -> None:
 
 def whole(column: Array) -> pa.Array:
     """One contiguous array of a column of any number of chunks."""
-    return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) and column.num_chunks else (
-        pa.array([], column.type) if isinstance(column, pa.ChunkedArray) else column
-    )  # fmt: skip
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def numbers(column: Array, null: int | None = None) -> np.ndarray:
@@ -57,27 +64,31 @@ def numbers(column: Array, null: int | None = None) -> np.ndarray:
 def halves(column: Array) -> np.ndarray:
     """16-byte values as rows of two unsigned numbers, null as zeros. Suspect for any other length."""
     found = whole(column)
+    if not len(found):
+        return np.zeros((0, 2), np.uint64)
     if found.null_count:
-        found = pc.fill_null(found, bytes(16))
-    try:
-        fixed = found.cast(pa.binary(16))
-    except pa.ArrowInvalid:
-        raise Suspect("an id or version that has not 16 bytes") from None
-    data = np.frombuffer(fixed.buffers()[1] or b"", ">u8", 2 * len(fixed), 16 * fixed.offset)
-    return data.astype(np.uint64).reshape(-1, 2)
+        found = pc.fill_null(found, bytes(_VALUE_BYTES))
+    if pa.types.is_fixed_size_binary(found.type):
+        trust(found.type.byte_width == _VALUE_BYTES, _OTHER_LENGTH)
+        data, start = found.buffers()[1], _VALUE_BYTES * found.offset
+    else:
+        ends = np.frombuffer(found.buffers()[1], np.int32, len(found) + 1, found.offset * np.dtype(np.int32).itemsize)
+        trust(np.diff(ends) == _VALUE_BYTES, _OTHER_LENGTH)
+        data, start = found.buffers()[2], int(ends[0])
+    return np.frombuffer(data, ">u8", 2 * len(found), start).astype(np.uint64).reshape(-1, 2)
 
 
 def valid(column: Array) -> np.ndarray:
     """Where it is not null."""
-    return np.asarray(pc.is_valid(whole(column)).to_numpy(zero_copy_only=False), bool)
+    return np.asarray(whole(pc.is_valid(column)).to_numpy(zero_copy_only=False), bool)
 
 
 def ranks(*columns: np.ndarray) -> list[np.ndarray]:
     """Of rows (each column: as many numbers per row, or one), comparable with one another."""
     rows = [c if c.ndim == 2 else c.reshape(-1, 1) for c in columns]
     every = np.concatenate(rows)
-    if (code := _one_number(every)) is not None:
-        order = np.argsort(code)
+    if (code := _one_number(every.T)) is not None:
+        order = _sorting(code)
         code = code[order]
         differ = code[1:] != code[:-1]
     else:
@@ -91,47 +102,111 @@ def ranks(*columns: np.ndarray) -> list[np.ndarray]:
     return np.split(rank, np.cumsum([len(c) for c in rows])[:-1])
 
 
-def _one_number(rows: np.ndarray) -> np.ndarray | None:
+def _one_number(columns: Iterable[np.ndarray]) -> np.ndarray | None:
     """Of each row one number that sorts as it does, which is far quicker to sort: the columns side by side, each
     counted from its least value that is not 0, in 64 bits. None: they take more."""
-    code = np.zeros(len(rows), np.uint64)
+    code: np.ndarray | None = None
     bits = 0
-    for column in rows.T if len(rows) else ():
-        values = column.astype(np.uint64) if column.dtype.kind == "u" or column.min() >= 0 else None
-        if values is None:
+    for column in columns:
+        if not len(column):
+            return np.zeros(0, np.uint64)
+        if column.dtype.kind != "u" and column.min() < 0:
             return None
+        values = column.astype(np.uint64)
         least = np.min(values, initial=np.iinfo(np.uint64).max, where=values != 0)
-        values = np.where(values != 0, values - (least - np.uint64(1)), np.uint64(0))
+        values -= np.minimum(values, least - np.uint64(1))
         width = int(values.max()).bit_length()
         bits += width
         if bits > _BITS:
             return None
-        code = (code << np.uint64(width)) | values
+        code = values if code is None else (code << np.uint64(width)) | values
     return code
+
+
+def _sorting(code: np.ndarray) -> np.ndarray:
+    """An order of the rows."""
+    falls = np.count_nonzero(code[1:] < code[:-1])
+    return np.argsort(code, kind="stable" if falls <= _FALLS_MERGED else "quicksort") if falls else np.arange(len(code))
 
 
 def in_order(*columns: np.ndarray) -> np.ndarray:
     """As `numpy.lexsort`, of integers, the last column first: an order of the rows. Of rows that are equal throughout,
     it is any one."""
-    code = _one_number(np.column_stack(columns[::-1]))
-    return np.lexsort(columns) if code is None else np.argsort(code)
+    code = _one_number(columns[::-1])
+    return np.lexsort(columns) if code is None else _sorting(code)
 
 
-def versions(*columns: Array) -> list[np.ndarray]:
-    """Ranks of ids or versions; -1 for null."""
-    found = ranks(*map(halves, columns))
-    for rank, column in zip(found, columns, strict=True):
-        rank[~valid(column)] = -1
-    return found
+def together(groups: np.ndarray) -> np.ndarray:
+    """An order of the rows by their groups (numbers that are not negative), in which those of a group stand as they
+    did."""
+    if len(groups) >> _PLACE_BITS or int(groups.max(initial=0)) >> _PLACE_BITS:
+        return np.argsort(groups, kind="stable")
+    places = (groups.astype(np.uint64) << np.uint64(_PLACE_BITS)) | np.arange(len(groups), dtype=np.uint64)
+    places.sort()
+    return (places & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
 
 
 def names(*columns: Array) -> list[np.ndarray]:
-    """Numbers for texts or bytes of any length, equal for equal ones; -1 for null."""
-    flat = [whole(c) for c in columns]
-    flat = [c.cast(pa.binary()) if c.type != pa.binary() else c for c in flat]
-    codes = pa.concat_arrays(flat).dictionary_encode().indices
-    found = np.asarray(pc.fill_null(codes, -1).to_numpy(zero_copy_only=False), np.int64)
-    return np.split(found, np.cumsum([len(c) for c in flat])[:-1])
+    """Numbers for texts or bytes of any length, equal for equal ones; -1 for null. Columns of few values are quicker as
+    dictionaries."""
+    parts: list[tuple[np.ndarray, pa.Array]] = []
+    for column in columns:
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+            parts.append((numbers(coded.indices, -1), coded.dictionary.cast(pa.binary())))
+    if not parts:
+        return [np.zeros(0, np.int64) for _ in columns]
+    every = pa.concat_arrays([known for _, known in parts])
+    common = np.append(numbers(every.dictionary_encode().indices, -1), -1)
+    ends = np.cumsum([len(known) for _, known in parts])
+    found = [np.where(code >= 0, common[code + end - len(known)], -1)
+             for (code, known), end in zip(parts, ends, strict=True)]  # fmt: skip
+    return np.split(np.concatenate(found), np.cumsum([len(column) for column in columns])[:-1])
+
+
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # splitmix64's, both odd
+
+
+def _mixed(rows: np.ndarray) -> np.ndarray:
+    """One number of each pair, another one for most others."""
+    found: np.ndarray = rows[:, 0] * _FACTORS[0] + rows[:, 1] * _FACTORS[1]
+    return found ^ (found >> np.uint64(32))
+
+
+def codes(*rows: np.ndarray) -> list[np.ndarray]:
+    """Numbers from 0 on for pairs of 64-bit numbers, equal for equal ones, in no order."""
+    every = np.concatenate(rows)
+    code = numbers(pa.array(_mixed(every)).dictionary_encode().indices)
+    if len(code):
+        first = np.empty(int(code.max()) + 1, np.int64)
+        first[code[::-1]] = np.arange(len(code))[::-1]
+        if not np.array_equal(every, every[first[code]]):
+            code = ranks(every)[0]
+    return np.split(code, np.cumsum([len(part) for part in rows])[:-1])
+
+
+def all_differ(rows: np.ndarray) -> bool:
+    """Whether no two pairs of 64-bit numbers are equal."""
+    return not len(rows) or int(codes(rows)[0].max()) + 1 == len(rows)
+
+
+def rise(rows: np.ndarray) -> np.ndarray:
+    """Of each pair of 64-bit numbers but the first, whether it is greater than the one before."""
+    high, low = rows[:, 0], rows[:, 1]
+    return np.asarray((high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1])), bool)
+
+
+def index_in(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Of each pair of 64-bit numbers the first place at which it is `known`, or -1."""
+    if not len(known):
+        return np.full(len(rows), -1, np.int64)
+    found = numbers(pc.index_in(pa.array(_mixed(rows)), value_set=pa.array(_mixed(known))), -1)
+    if np.array_equal(np.where(found[:, None] >= 0, known[found], rows), rows):
+        return found
+    mine, theirs = codes(rows, known)
+    place = np.full(int(max(mine.max(initial=-1), theirs.max(initial=-1))) + 1, -1, np.int64)
+    place[theirs[::-1]] = np.arange(len(known))[::-1]
+    return place[mine]
 
 
 def of_groups(groups: np.ndarray, values: np.ndarray, count: int, function: Any, empty: Any) -> np.ndarray:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import entries, halves, names, numbers, pick, ranks, trust, valid, whole
+from spark_etl.certify.arrays import codes, entries, halves, names, numbers, pick, ranks, trust, valid, whole
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
 from spark_etl.certify.value import value_of
@@ -14,14 +16,18 @@ from spark_etl.certify.value import value_of
 WRITES = ("id", "key", "gts", "value", "deleted", "digested")
 
 
-def certify(ops: Operations, at: Placed, found: Transactions, writes: pa.Table) -> None:
-    """Every read of all accounts saw one total, and no transfer changed it; all histories are of one bank. Suspect."""
+def certify(
+    ops: Operations, at: Placed, found: Transactions, read: Callable[[str, Sequence[str]], pa.Table]
+) -> None:
+    """Every read of all accounts saw one total, and no transfer changed it; all histories are of one bank. read: writes
+    of all shards. Suspect."""
     kinds = ops.asked("f")
     reading = np.asarray(pc.equal(kinds, "read_all").fill_null(False).to_numpy(zero_copy_only=False), bool)
     readers = np.flatnonzero(reading & ops.ok & ((at.row >= 0) | ops.at_position))
     row, key, amount = entries(pick(value_of(ops), readers))
     if not len(row):
         return
+    writes = read("writes", WRITES)
     account, place, of_write = _accounts(key, writes)
     sizes = np.bincount(row, minlength=len(readers))
     trust(np.isin(sizes, (0, len(np.unique(account)))), "histories of several banks")
@@ -30,7 +36,7 @@ def certify(ops: Operations, at: Placed, found: Transactions, writes: pa.Table) 
     trust(totals[sizes > 0] == totals[sizes > 0][0], "another total")
     moving = np.asarray(pc.equal(kinds, "transfer").fill_null(False).to_numpy(zero_copy_only=False), bool)
     moving &= (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
-    _no_money_made(ops.id.filter(pa.array(moving)), writes.take(pa.array(of_write)), place)
+    _no_money_made(ops.ids[moving], writes.take(pa.array(of_write)), place)
 
 
 def _accounts(key: pa.Array, writes: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -40,7 +46,7 @@ def _accounts(key: pa.Array, writes: pa.Table) -> tuple[np.ndarray, np.ndarray, 
     return read, wrote[ours], ours
 
 
-def _no_money_made(transfers: pa.Array, writes: pa.Table, account: np.ndarray) -> None:
+def _no_money_made(transfers: np.ndarray, writes: pa.Table, account: np.ndarray) -> None:
     told = valid(writes["value"]) | numbers(writes["deleted"]).astype(bool)
     balance = _integers(writes, told)
     order = np.lexsort((ranks(halves(writes["gts"]))[0], account))
@@ -48,7 +54,7 @@ def _no_money_made(transfers: pa.Array, writes: pa.Table, account: np.ndarray) -
     first = np.concatenate(([True], account[order][1:] != account[order][:-1]))
     change = np.zeros(len(order), np.int64)
     change[order] = balance[order] - np.where(first, 0, before)
-    mover = names(writes["id"], transfers)
+    mover = codes(halves(writes["id"]), transfers)
     total = np.zeros(int(max(m.max(initial=-1) for m in mover)) + 1, np.int64)
     np.add.at(total, mover[0], change)
     blind = np.concatenate(([False], ~told[order][:-1])) & ~first

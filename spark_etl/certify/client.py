@@ -10,7 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import entries, halves, in_order, names, numbers, pick, ranks, trust, valid, whole
+from spark_etl.certify.arrays import (
+    codes,
+    entries,
+    halves,
+    in_order,
+    index_in,
+    names,
+    numbers,
+    pick,
+    ranks,
+    trust,
+    valid,
+    whole,
+)
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.log import TAKEN
 
@@ -18,13 +31,19 @@ HISTORY = ("file", "line", "process", "type", "at_us", "id", "f", "version", "su
            "told", "shard", "position", "consistency", "age_us", "places", "seen",
            "damage")  # fmt: skip
 
-_ABSENT = bytes(16)
+_KNOWN = ["line", "process", "type", "at_us", "id", "version", "damage"]
+"""Columns of which nothing is wanted but what `Operations` has."""
+
+VALUED = ("value", "asked", "told", "shard", "seen")
+"""Columns that are null of operations that stand in journals and tell of no values."""
+
 _ONLY_READS = r'\["(put|delete|delete_range|revoke|add|min|max|append)",'
 
 
 class Operations(NamedTuple):
-    """A row per operation, as `relations.operations`. begin, end: rows of the history; end -1: none. id: by which
-    journals have it. at_position: it stands in no journal."""
+    """A row per operation, as `relations.operations`. begin, end: rows of the history; end -1: none. ids: by which
+    journals have them, and version: what was told (versioned: if it was), pairs of numbers. at_position: it stands in
+    no journal."""
 
     history: pa.Table
     begin: np.ndarray
@@ -37,8 +56,9 @@ class Operations(NamedTuple):
     complete: np.ndarray
     ok: np.ndarray
     failed: np.ndarray
-    id: pa.Array
-    version: pa.Array
+    ids: np.ndarray
+    version: np.ndarray
+    versioned: np.ndarray
     at_position: np.ndarray
 
     def said(self, name: str) -> pa.Array:
@@ -54,9 +74,12 @@ def operations(history: pa.Table, promised: bool = False) -> Operations:
     """Every operation begins once and ends at most once, after that; every line could be read (HISTORY). Suspect.
     promised: those that are `relations.promised`; else the others."""
     trust(whole(history["damage"]).null_count == history.num_rows, "a line that cannot be read")
-    begins = np.asarray(pc.equal(whole(history["type"]), "invoke").to_numpy(zero_copy_only=False), bool)
+    begins = _is(history["type"], "invoke")
     file = names(history["file"])[0]
-    key = ranks(np.column_stack([file.astype(np.uint64), halves(history["id"])]))[0]
+    told_ids = halves(history["id"])
+    (key,) = codes(told_ids)
+    if file.any():
+        (key,) = ranks(np.column_stack([file, key]))
     trust(valid(history["id"]), "an operation without an id")
     count = int(key.max(initial=-1)) + 1
     trust(np.bincount(key[begins], minlength=count) == 1, "an operation that does not begin once")
@@ -71,23 +94,26 @@ def operations(history: pa.Table, promised: bool = False) -> Operations:
     same = ~ended | (process[begin] == process[end])
     function = names(history["f"])[0]
     trust(same & (~ended | (function[begin] == function[end])), "an operation that ends as another one")
-    kind = pick(history["type"], end)
-    ok, failed = (np.asarray(pc.fill_null(pc.equal(kind, k), False).to_numpy(zero_copy_only=False), bool)
-                  for k in ("ok", "fail"))  # fmt: skip
+    ok, failed = (ended & _is(history["type"], kind)[end] for kind in ("ok", "fail"))
     complete = np.where(ok | failed, at[end], 0)
     certain = ok | failed
     trust(~ended | (line[end] > line[begin]), "an operation that ends before it begins")
     trust(~certain | (complete >= at[begin]), "an operation that ends before it was invoked")
-    version, shard = pick(history["version"], end), pick(history["shard"], end)
-    position = numbers(pick(history["position"], end), 0)
-    absent = np.asarray(pc.equal(version, pa.scalar(_ABSENT)).fill_null(True).to_numpy(zero_copy_only=False), bool)
-    by_leader = valid(shard)
-    trust(~(by_leader & ok) | valid(version), "a leader's answer without a version")
-    ids = pc.if_else(pa.array(by_leader & (position == 0) & ~absent), version, pick(history["id"], begin))
-    mine = np.flatnonzero((valid(pick(history["seen"], end)) & ok) == promised)
+    version, versioned = halves(history["version"])[end], ended & valid(history["version"])[end]
+    by_leader = ended & valid(history["shard"])[end]
+    position = np.where(ended, numbers(history["position"], 0)[end], 0)
+    absent = ~(versioned & version.any(axis=1))
+    trust(~(by_leader & ok) | versioned, "a leader's answer without a version")
+    ids = np.where((by_leader & (position == 0) & ~absent)[:, None], version, told_ids[begin])
+    mine = np.flatnonzero((ok & valid(history["seen"])[end]) == promised)
     columns = (begin, end, file[begin], process[begin], line[begin], np.where(ended, line[end], -1), at[begin],
-               complete, ok, failed, ids, version, by_leader & ok & ((position > 0) | absent))  # fmt: skip
-    return Operations(history, *(c.take(pa.array(mine)) if isinstance(c, pa.Array) else c[mine] for c in columns))
+               complete, ok, failed, ids, version, versioned, by_leader & ok & ((position > 0) | absent))  # fmt: skip
+    return Operations(history.drop_columns(_KNOWN), *(column[mine] for column in columns))
+
+
+def _is(column: pa.ChunkedArray, text: str) -> np.ndarray:
+    found = pc.fill_null(pc.equal(whole(column), text), False)
+    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
 
 
 def _begins_say_nothing(history: pa.Table, begins: np.ndarray) -> None:
@@ -113,9 +139,7 @@ class Placed(NamedTuple):
 
 def placed(ops: Operations, found: Transactions) -> Placed:
     """Where the journals have them."""
-    return Placed(numbers(pc.index_in(ops.id, value_set=found.ids), -1))
-
-
+    return Placed(index_in(ops.ids, found.ids))
 
 
 def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table) -> None:
@@ -126,32 +150,46 @@ def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table) -
     trust(~told | ((at.of(found.applied) != 0) & (at.of(found.void) == 0)), "acknowledged, and without effect")
     trust(~told | (at.of(found.expected & ~found.delivered) == 0), "acknowledged, and not everywhere")
     gts = found.gts[at.row[told]]
-    there = valid(ops.version)[told]
-    trust(~there | np.all(halves(ops.version)[told] == gts, axis=1), "another version")
+    right = np.all(ops.version[told] == gts, axis=1)
+    trust(~ops.versioned[told] | right, "another version")
     branch = ops.said("succeeded")
     trust(~valid(branch)[told] | (numbers(branch, 0)[told] == found.succeeded[at.row[told]]), "another branch")
     _reads(ops, at, found, reads, np.flatnonzero(told))
 
 
 def _reads(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, told: np.ndarray) -> None:
-    row, key, version = entries(pick(ops.history["reads"], ops.end[told]))
-    mine = at.row[told][row]
-    theirs = numbers(pc.index_in(whole(reads["id"]), value_set=found.ids))
-    key_told, key_read = names(key, reads["key"])
-    said, had, own = ranks(halves(version), halves(reads["version"]), found.gts)
+    row, key, version = told_reads(ops, told)
     trust(valid(version), "a read without a version")
-    base = int(max(key_told.max(initial=0), key_read.max(initial=0))) + 1
-    foreign = said != own[mine]
+    mine, said = at.row[told[row]], halves(version)
+    foreign = np.any(said != found.gts[mine], axis=1)
     if not foreign.any():
         return
-    logged = theirs * base + key_read
-    order = in_order(had, logged)
-    ends = np.append(logged[order][1:] != logged[order][:-1], True)[: len(order)]
-    logged, latest = logged[order][ends], had[order][ends]
-    wanted = mine * base + key_told
-    where = np.minimum(np.searchsorted(logged, wanted), max(len(logged) - 1, 0))
-    trust(len(logged) > 0, "a read that no journal has")
-    trust(~foreign | ((logged[where] == wanted) & (latest[where] == said)), "another read")
+    trust(reads.num_rows > 0, "a read that no journal has")
+    key_told, key_read = names(key, reads["key"])
+    base = int(max(key_told.max(initial=0), key_read.max(initial=0))) + 1
+    logged, had = index_in(halves(reads["id"]), found.ids) * base + key_read, halves(reads["version"])
+    order = np.argsort(logged)
+    if np.any(logged[order][1:] == logged[order][:-1]):  # the greatest version of a key counts
+        order = in_order(ranks(had)[0], logged - logged.min())
+        order = order[np.append(logged[order][1:] != logged[order][:-1], True)]
+    wanted, said = (mine * base + key_told)[foreign], said[foreign]
+    turn = np.argsort(wanted)
+    where = np.minimum(np.searchsorted(logged[order], wanted[turn]), len(order) - 1)
+    trust(logged[order[where]] == wanted[turn], "a read that no journal has")
+    trust(had[order[where]] == said[turn], "another read")
+
+
+def told_reads(ops: Operations, told: np.ndarray) -> tuple[np.ndarray, pa.Array, pa.Array]:
+    """What these operations, or some of them in this order, were told that they read: the place among them, key and
+    version."""
+    row, key, version = entries(ops.history["reads"])
+    place = np.full(ops.history.num_rows, -1, np.int64)
+    place[ops.end[told]] = np.arange(len(told))
+    place = place[row]
+    if (place >= 0).all():
+        return place, key, version
+    mine = pa.array(place >= 0)
+    return place[place >= 0], key.filter(mine), version.filter(mine)
 
 
 class Thin(msgspec.Struct):
@@ -172,15 +210,15 @@ def thin(ops: Operations, logs: Sequence[AgreedLog], held: Mapping[int, int]) ->
         beyond = np.isin(numbers(outcomes["status"]), TAKEN) & (numbers(outcomes["position"]) > held[log.shard])
         outcomes = outcomes.filter(pa.array(beyond))
         if outcomes.num_rows:
-            place = pc.index_in(ops.id, value_set=whole(outcomes["id"]))
-            there = np.flatnonzero(ops.ok & valid(place))
-            position = numbers(outcomes["position"])[numbers(place, -1)[there]]
+            place = index_in(ops.ids, halves(outcomes["id"]))
+            there = np.flatnonzero(ops.ok & (place >= 0))
+            position = numbers(outcomes["position"])[place[there]]
             rows += [(log.shard, at, op) for at, op in zip(position.tolist(), there.tolist(), strict=True)]
     if not rows:
         return None
     shard, position, op = min(rows)
-    ids = pc.count_distinct(ops.id.take(pa.array([row[2] for row in rows]))).as_py()
-    return Thin(ids, shard, position, ops.asked("f")[op].as_py(), ops.id[op].as_py())
+    ids = len(np.unique(ops.ids[[row[2] for row in rows]], axis=0))
+    return Thin(ids, shard, position, ops.asked("f")[op].as_py(), ops.ids[op].astype(">u8").tobytes())
 
 
 class Unknown(msgspec.Struct):
@@ -202,8 +240,8 @@ def unknown(ops: Operations, at: Placed, found: Transactions) -> Unknown:
     """What became of them."""
     lost = ~(ops.ok | ops.failed)
     applied, absent = lost & (at.of(found.applied) != 0), lost & (at.row < 0)
-    changes = pc.match_substring_regex(ops.asked("asked"), _ONLY_READS)
-    readers = absent & ~np.asarray(pc.fill_null(changes, True).to_numpy(zero_copy_only=False), bool)
+    changes = pc.match_substring_regex(pick(ops.history["asked"], ops.begin[absent]), _ONLY_READS)
+    readers = ~np.asarray(pc.fill_null(changes, True).to_numpy(zero_copy_only=False), bool)
     counts = (lost, applied, lost & ~applied & ~absent, absent, readers)
     return Unknown(*(int(one.sum()) for one in counts))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
-from spark_etl.certify.arrays import halves, names, numbers, of_groups, ranks, trust, whole
+from spark_etl.certify.arrays import codes, halves, numbers, of_groups, ranks, trust, whole
 from spark_etl.certify.log import TAKEN
 
 ENTRIES = ("gts", "id", "expired", "destinations", "origin")
@@ -30,10 +30,11 @@ class AgreedLog(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """A row per message. code: of each entry of each shard, the row. waiting: not delivered by all that it is addressed
-    to. destinations, delivered: shards, as bits."""
+    """A row per message. codes: of each entry of each shard, the row. ids, gts: pairs of numbers. waiting: not
+    delivered by all that it is addressed to. destinations, delivered: shards, as bits."""
 
     codes: list[np.ndarray]
+    ids: np.ndarray
     live: np.ndarray
     gts: np.ndarray
     destinations: np.ndarray
@@ -42,10 +43,10 @@ class Messages(NamedTuple):
 
 
 class Transactions(NamedTuple):
-    """A row per transaction, as `relations.transactions`. ids; gts: its version, halves; message: a row of `Messages`;
-    expected, delivered, applied, void: shards, as bits."""
+    """A row per transaction, as `relations.transactions`. ids; gts, its version: pairs of numbers; message: a row of
+    `Messages`; expected, delivered, applied, void: shards, as bits; accounts: of each outcome of each log, the row."""
 
-    ids: pa.Array
+    ids: np.ndarray
     gts: np.ndarray
     message: np.ndarray
     expected: np.ndarray
@@ -55,34 +56,44 @@ class Transactions(NamedTuple):
     live: np.ndarray
     effect: np.ndarray
     succeeded: np.ndarray
+    accounts: list[np.ndarray]
 
 
 def messages(logs: Sequence[AgreedLog]) -> Messages:
     """All shards give a message one timestamp, one set of destinations and one bundle, no two messages share a
     timestamp, and none was left out. logs: by shard, in the order of their numbers. Suspect."""
     shards = [log.shard for log in logs]
-    codes = names(*(log.entries["id"] for log in logs))
-    code = np.concatenate(codes)
+    ids = [halves(log.entries["id"]) for log in logs]
+    each = codes(*ids)
+    code = np.concatenate(each)
     count = int(code.max(initial=-1)) + 1
     bits = np.concatenate([_destination_bits(log.entries["destinations"], shards) for log in logs])
     expired = np.concatenate([numbers(log.entries["expired"]) for log in logs]).astype(bool)
-    *gts, tops = ranks(*(halves(log.entries["gts"]) for log in logs), halves(pa.array([log.top for log in logs])))
-    time = np.concatenate(gts)
-    one_gts, one_bits = _same(code, time, count, "timestamps"), _same(code, bits, count, "destinations")
+    values = np.concatenate([halves(log.entries["gts"]) for log in logs])
+    first = of_groups(code, np.arange(len(code)), count, np.minimum, _NEVER)
+    trust(np.all(values == values[first[code]], axis=1), "different timestamps of one id")
+    gts = values[first]
+    time, tops = ranks(gts, halves(pa.array([log.top for log in logs])))
+    one_bits = _same(code, bits, count, "destinations")
     late = _same(code, expired.astype(np.int64), count, "fates")
     at = np.concatenate([np.full(log.entries.num_rows, 1 << n, np.int64) for n, log in enumerate(logs)])
     delivered = of_groups(code, at, count, np.bitwise_or, 0)
     live = late == 0
-    trust(np.bincount(one_gts[live]) < 2, "a shared timestamp")
+    trust(np.bincount(time[live]) < 2, "a shared timestamp")
     lacking = one_bits & ~delivered
     for n, top in enumerate(tops):
-        trust(~live | (lacking >> n & 1 == 0) | (one_gts >= top), f"shard {shards[n]} went past a message")
+        trust(~live | (lacking >> n & 1 == 0) | (time >= top), f"shard {shards[n]} went past a message")
+    _same_bundles(each, logs, count)
+    lacking_live = int(np.sum(live & (lacking != 0)))
+    return Messages(each, np.concatenate(ids)[first], live, gts, one_bits, delivered, lacking_live)
+
+
+def _same_bundles(each: Sequence[np.ndarray], logs: Sequence[AgreedLog], count: int) -> None:
     firsts = [log.outcomes.filter(pc.equal(log.outcomes["index"], 0)) for log in logs]
-    carriers = [c[numbers(f["position"]) - 1] for c, f in zip(codes, firsts, strict=True)]
-    _same(np.concatenate(carriers), np.concatenate(names(*(f["bundle"] for f in firsts))), count, "bundles")
-    values = np.concatenate([halves(log.entries["gts"]) for log in logs])
-    first = of_groups(code, np.arange(len(code)), count, np.minimum, _NEVER)
-    return Messages(codes, live, values[first], one_bits, delivered, int(np.sum(live & (lacking != 0))))
+    carriers = np.concatenate([c[numbers(f["position"]) - 1] for c, f in zip(each, firsts, strict=True)])
+    bundles = pa.concat_arrays([whole(f["bundle"]) for f in firsts])
+    first = of_groups(carriers, np.arange(len(carriers)), count, np.minimum, _NEVER)
+    trust(bundles.equals(bundles.take(pa.array(first[carriers]))), "different bundles of one id")
 
 
 def _destination_bits(column: pa.ChunkedArray, shards: Sequence[int]) -> np.ndarray:
@@ -104,41 +115,47 @@ def _same(groups: np.ndarray, values: np.ndarray, count: int, what: str) -> np.n
 
 
 def unsubmitted(
-    logs: Sequence[AgreedLog], codes: Sequence[np.ndarray], submitted: pa.Array, forgetful: Collection[int]
+    logs: Sequence[AgreedLog], found: Messages, place: np.ndarray, sent: pa.Table, forgetful: Collection[int]
 ) -> int:
-    """How many messages nobody says that he has multicast; they came from replicas that may have forgotten. Suspect."""
-    ids = pa.concat_arrays([pa.array([], pa.binary()), *(whole(log.entries["id"]) for log in logs)])
-    lost = np.flatnonzero(~numbers(pc.is_in(ids, value_set=whole(submitted))))
-    origins = np.concatenate([np.zeros(0, np.int64), *(numbers(log.entries["origin"]) for log in logs)])[lost]
-    trust(np.isin(origins, list(forgetful)), "a message that nobody sent")
-    return len(set(np.concatenate([np.zeros(0, np.int64), *codes])[lost].tolist()))
+    """How many messages nobody says that he has multicast; they came from replicas that may have forgotten. All others
+    were multicast to the shards that they were delivered for. place: of each multicast the row of its message, or -1;
+    sent: destinations. Suspect."""
+    known = place >= 0
+    bits = _destination_bits(sent["destinations"], [log.shard for log in logs])
+    trust(bits[known] == found.destinations[place[known]], "a message that was multicast elsewhere")
+    lost = np.ones(len(found.ids), bool)
+    lost[place[known]] = False
+    if lost.any():
+        for log, mine in zip(logs, found.codes, strict=True):
+            trust(np.isin(numbers(log.entries["origin"])[lost[mine]], list(forgetful)), "a message that nobody sent")
+    return int(lost.sum())
 
 
 def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
     """All shards of a transaction took it as new at one version, or none; applied it, or none; and ran one branch; each
     id was taken as new before it was called anything else. Suspect."""
     table = pa.concat_tables([log.outcomes.select(OUTCOMES) for log in logs])
-    ids = whole(table["id"])
-    tid = names(ids)[0]
+    ids, gts = halves(table["id"]), halves(table["gts"])
+    (tid,) = codes(ids)
     count = int(tid.max(initial=-1)) + 1
     shard = np.repeat(np.arange(len(logs)), [log.outcomes.num_rows for log in logs])
     carrier = np.concatenate([c[numbers(log.outcomes["position"]) - 1] for c, log in
                               zip(found.codes, logs, strict=True)])  # fmt: skip
     status = numbers(table["status"])
-    halves_ = halves(table["gts"])
-    gts = ranks(halves_)[0]
     live = found.live[carrier]
     taken = live & np.isin(status, TAKEN)
     trust(~((status == APPLIED) & ~taken), "applied, and not taken")
     bit = np.int64(1) << shard
-    _one_fate(tid, gts, np.where(np.isin(status, TAKEN), 0, status), bit)
+    _one_fate(tid, gts, np.where(np.isin(status, TAKEN), 0, status))
     rows = np.arange(len(tid))
     first = of_groups(tid[taken], rows[taken], count, np.minimum, _NEVER)
     some = of_groups(tid, rows, count, np.minimum, _NEVER)
     is_live = first != _NEVER
     place = np.where(is_live, first, some)
-    for values, what in ((gts, "versions"), (status, "statuses"), (carrier, "messages")):
-        trust(values[taken] == values[place][tid[taken]], f"different {what} of one transaction")
+    own = place[tid[taken]]
+    trust(np.all(gts[taken] == gts[own], axis=1), "different versions of one transaction")
+    for values, what in ((status, "statuses"), (carrier, "messages")):
+        trust(values[taken] == values[own], f"different {what} of one transaction")
     applied_rows = taken & (status == APPLIED)
     succeeded = numbers(table["succeeded"]).astype(bool)
     trust(succeeded[applied_rows] == succeeded[place][tid[applied_rows]], "different branches")
@@ -146,22 +163,24 @@ def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
         of_groups(tid[where], bit[where], count, np.bitwise_or, 0) for where in (slice(None), taken, applied_rows)
     )
     _in_turn(tid, gts, status, bit, place, is_live, alive)
-    _in_time(ids, halves_, status, found.live[carrier], tid)
+    _in_time(ids, gts, status, found.live[carrier])
     expected = found.destinations[carrier[place]]
     trust(is_live[tid] | (carrier == carrier[place][tid]), "a refused transaction in two messages")
     effect = of_groups(tid[taken], numbers(table["effect"]).astype(np.int64)[taken], count, np.maximum, 0) > 0
     return Transactions(
-        ids.take(pa.array(place)), halves_[place], carrier[place], expected,
+        ids[place], gts[place], carrier[place], expected,
         found.delivered[carrier[place]] | accounted, applied, expected & accounted & ~alive, is_live, effect,
-        succeeded[place],
+        succeeded[place], np.split(tid, np.cumsum([log.outcomes.num_rows for log in logs])[:-1]),
     )  # fmt: skip
 
 
-def _one_fate(tid: np.ndarray, gts: np.ndarray, fate: np.ndarray, bit: np.ndarray) -> None:
+def _one_fate(tid: np.ndarray, gts: np.ndarray, fate: np.ndarray) -> None:
     """In one message a transaction is new everywhere or nowhere."""
-    order = np.lexsort((fate, gts, tid))
-    together = (tid[order][1:] == tid[order][:-1]) & (gts[order][1:] == gts[order][:-1])
-    trust(~together | (fate[order][1:] == fate[order][:-1]), "different fates")
+    odd = np.zeros(int(tid.max(initial=-1)) + 1, bool)
+    odd[tid[fate != 0]] = True
+    mine = odd[tid]
+    (moment,) = ranks(np.column_stack([tid[mine].astype(np.uint64), gts[mine]]))
+    _same(moment, fate[mine], int(moment.max(initial=-1)) + 1, "fates")
 
 
 def _in_turn(
@@ -169,21 +188,21 @@ def _in_turn(
     alive: np.ndarray,
 ) -> None:  # fmt: skip
     """`checks.transactions.exactly_once`: what is called a repetition or a used id was there before."""
-    own = gts[place][tid]
-    again = status == REPEATED
-    trust(~again | ((gts >= own) & (alive[tid] & bit != 0)), "a repetition of nothing")
-    used = status == MISMATCH
-    trust(~used | (live[tid] & (gts >= own)), "a used id that nobody used")
+    odd = np.flatnonzero((status == REPEATED) | (status == MISMATCH))
+    again, who = status[odd] == REPEATED, tid[odd]
+    later, own = ranks(gts[odd], gts[place[who]])
+    trust(~again | ((later >= own) & (alive[who] & bit[odd] != 0)), "a repetition of nothing")
+    trust(again | (live[who] & (later >= own)), "a used id that nobody used")
 
 
-def _in_time(ids: pa.Array, gts: np.ndarray, status: np.ndarray, in_time: np.ndarray, tid: np.ndarray) -> None:
+def _in_time(ids: np.ndarray, gts: np.ndarray, status: np.ndarray, in_time: np.ndarray) -> None:
     """`checks.transactions.too_early`: nothing was called too late that is not older than all that was not."""
-    made = halves(ids)
-    dated = (made[:, 0] >> np.uint64(12) & np.uint64(15)) == 7
-    created = (made[:, 0] >> np.uint64(16)).astype(np.float64) * 1000
+    lapsed = (status == EXPIRED) & in_time
+    if not lapsed.any():
+        return
+    dated = (ids[:, 0] >> np.uint64(12) & np.uint64(15)) == 7
+    created = (ids[:, 0] >> np.uint64(16)).astype(np.float64) * 1000
     age = gts[:, 0].astype(np.float64) - created
-    kept, lapsed = dated & (status != EXPIRED), dated & (status == EXPIRED) & in_time
+    kept, lapsed = dated & (status != EXPIRED), dated & lapsed
     if kept.any() and lapsed.any():
         trust(age[lapsed].min() > age[kept].max(), "called too late, and not the oldest")
-
-

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_etl.certify.arrays import halves, names, numbers, ranks, trust, valid
+from spark_etl.certify.arrays import halves, names, numbers, together, trust, valid
 from spark_etl.certify.arrays import in_order as rows_in_order
 
 READS = ("key", "gts", "version")
@@ -20,19 +20,26 @@ _READ, _WRITE, _PLACED = 0, 1, 2
 
 class Ordered(NamedTuple):
     """Reads, writes and reads at positions by key, and then by version; a reader stands before its own write. row: of
-    the three tables, one behind the other. gts, version: ranks, of the row's own version and of what was read, absent
-    being that of an absent key. last: the place of the last write to the key up to here; -1: there is none. expected:
-    the version that a read should have returned."""
+    the three tables, one behind the other. gts, version: pairs of numbers, the row's own version and what was read; an
+    absent key has zeros. last: the place of the last write to the key up to here; -1: there is none. expected: the
+    version that a read should have returned."""
 
     row: np.ndarray
     key: np.ndarray
     gts: np.ndarray
     version: np.ndarray
-    absent: int
     wrote: np.ndarray
     deleted: np.ndarray
     last: np.ndarray
     expected: np.ndarray
+
+    def other(self) -> np.ndarray:
+        """Whether it is a read of another version than the expected one."""
+        return ~self.wrote & np.any(self.version != self.expected, axis=1)
+
+    def saw_none(self) -> np.ndarray:
+        """Whether it is a read of an absent key."""
+        return ~self.wrote & ~np.any(self.version, axis=1)
 
 
 def in_order(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> Ordered:
@@ -40,29 +47,30 @@ def in_order(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> Ordered:
     trust(all(valid(t[name]).all() for t, names_ in ((reads, READS), (writes, WRITES), (placed, PLACED))
               for name in names_), "a null")  # fmt: skip
     parts = (reads, writes, placed)
-    at = (halves(reads["gts"]), halves(writes["gts"]), halves(placed["place"]))
-    seen = (halves(reads["version"]), np.zeros_like(at[1]), halves(placed["version"]))
-    turn = np.repeat([_READ, _WRITE, _PLACED], [t.num_rows for t in parts])
+    at = np.concatenate([halves(reads["gts"]), halves(writes["gts"]), halves(placed["place"])])
+    none = np.zeros((writes.num_rows, 2), np.uint64)
+    seen = np.concatenate([halves(reads["version"]), none, halves(placed["version"])])
+    turn = np.repeat(np.array([_READ, _WRITE, _PLACED], np.int8), [t.num_rows for t in parts])
     key = np.concatenate(names(*(t["key"] for t in parts)))
-    everything = ranks(*at, *seen, np.zeros((1, 2), np.uint64))
-    gts, version, absent = np.concatenate(everything[:3]), np.concatenate(everything[3:6]), int(everything[6][0])
     deleted = np.concatenate([np.zeros(reads.num_rows, bool), numbers(writes["deleted"]),
                               np.zeros(placed.num_rows, bool)])  # fmt: skip
-    order = rows_in_order(turn, gts, key)
-    key, gts, version, turn, deleted = (column[order] for column in (key, gts, version, turn, deleted))
+    order = rows_in_order(turn, at[:, 1], at[:, 0])
+    order = order[together(key[order])]
+    key, gts, turn, deleted = (column[order] for column in (key, at, turn, deleted))
     wrote = turn == _WRITE
-    twice = (key[1:] == key[:-1]) & (gts[1:] == gts[:-1]) & wrote[1:] & wrote[:-1]
+    twice = (key[1:] == key[:-1]) & wrote[1:] & wrote[:-1] & np.all(gts[1:] == gts[:-1], axis=1)
     trust(~twice, "two writes of one version")
     last = np.maximum.accumulate(np.where(wrote, np.arange(len(key)), -1))
     last = np.where((last >= 0) & (key[last] == key), last, -1)
-    expected = np.where((last >= 0) & ~deleted[last], gts[last], absent)
-    return Ordered(order, key, gts, version, absent, wrote, deleted, last, expected)
+    there = (last >= 0) & ~deleted[last]
+    expected = np.where(there[:, None], gts[last], np.uint64(0))
+    return Ordered(order, key, gts, seen[order], wrote, deleted, last, expected)
 
 
 def holds(found: Ordered) -> bool:
     """Every read returned the last version of its key before the reader, and what a leader answered is the last version
     at its place."""
-    return bool(np.all(found.wrote | (found.version == found.expected)))
+    return not found.other().any()
 
 
 def certify(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> None:

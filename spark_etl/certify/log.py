@@ -7,7 +7,7 @@ for all, which lack nothing: what later kernels read is theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -17,15 +17,25 @@ import pyarrow.compute as pc
 from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import version_of
 from multicast.types import FINAL, OPTIMISTIC, Timestamp
-from spark_etl.certify.arrays import numbers, trust, valid, versions, whole
+from spark_etl.certify.arrays import (
+    all_differ,
+    halves,
+    in_order,
+    numbers,
+    rise,
+    trust,
+    valid,
+    whole,
+)
 from spark_etl.ingest.inputs import Top
 
 DELIVERIES = ("replica", "segment", "offset", "position", "gts", "id", "stage", "expired", "destinations", "origin",
               "single", "installed_from")  # fmt: skip
-OUTCOMES = ("replica", "offset", "position", "index", "id", "gts", "message", "timestamp", "status", "content",
-            "state_digest")  # fmt: skip
+OUTCOMES = ("replica", "offset", "position", "index", "content", "state_digest")
+DETAILS = ("replica", "offset", "position", "index", "id", "gts", "message", "timestamp", "status")
 
 TAKEN = (APPLIED, FAILED)
+_NO_STAGE = -1
 
 Installs = Mapping[int, list[tuple[int, int]]]
 """replica -> (position, journal offset) of each snapshot that it installed."""
@@ -47,15 +57,17 @@ def certify(
     shard: int,
     deliveries: pa.Table,
     outcomes: pa.Table,
-    stops: Mapping[int, tuple[int, int]],
+    stops: Mapping[int, tuple[int, int, bool]],
     installs: Installs,
     snapshots: Sequence[tuple[int, bytes]],
+    details: Callable[[int], pa.Table],
 ) -> ShardLog:
     """The journals of a shard's replicas: DELIVERIES and OUTCOMES. stops: replica -> (delivered, completed) as it said
-    at its last clean stop. snapshots: (position, digest) of those in `installs`. Suspect."""
-    deliveries = _in_order(deliveries, "offset")
-    outcomes = _in_order(outcomes, "offset", "index")
-    final = deliveries.filter(pc.equal(deliveries["stage"], FINAL))
+    at its last clean stop, and whether it ended with that. snapshots: (position, digest) of those in `installs`.
+    details: DETAILS of a replica's outcomes. Suspect."""
+    deliveries = by_replica_and(deliveries, "offset")
+    outcomes = by_replica_and(outcomes, "offset", "index")
+    final = _where(deliveries, _is_final(deliveries))
     logs, accounts = _by_replica(final), _by_replica(outcomes)
     for replica, log in logs.items():
         _in_places(log, installs.get(replica, ()))
@@ -76,14 +88,15 @@ def certify(
         trust(fullest >= 0 and position <= _last(firsts[fullest]), "a snapshot of what nobody has")
         known = firsts[fullest]["state_digest"][position - 1].as_py()
         trust(known is None or known == digest, "a snapshot of another state")
+    account = pa.table({name: [] for name in DETAILS})
     if fullest >= 0:
-        _are_of(accounts[fullest], firsts[fullest], logs[longest])
+        account = by_replica_and(details(fullest), "offset", "index")
+        _are_of(account, logs[longest])
     tops = []
     for replica in sorted({*logs, *(r for r, found in installs.items() if found)}):
         held = max((position for position, _ in installs.get(replica, ())), default=0)
         delivered = max(held, _last(logs[replica]) if replica in logs else 0)
         completed = max(held, _last(firsts[replica]) if replica in firsts else 0)
-        account = accounts[fullest] if fullest >= 0 else outcomes.slice(0, 0)
         tops.append(_top(shard, replica, logs[longest].slice(0, delivered), account, completed))
     _as_stopped(tops, stops)
     beginnings = final.filter(pc.equal(final["position"], 1))
@@ -93,10 +106,18 @@ def certify(
     return ShardLog(tops, (longest, fullest), sorted({*renewed}), _guesses(deliveries, logs))
 
 
-def _in_order(table: pa.Table, *columns: str) -> pa.Table:
-    """By replica, and then these."""
-    order = np.lexsort([numbers(table[c]) for c in (*columns[::-1], "replica")])
-    return table.combine_chunks() if np.all(order[1:] > order[:-1]) else table.take(order).combine_chunks()
+def by_replica_and(table: pa.Table, *columns: str) -> pa.Table:
+    """In this order."""
+    order = in_order(*(numbers(table[c]) for c in (*columns[::-1], "replica")))
+    return (table if np.all(order[1:] > order[:-1]) else table.take(order)).combine_chunks()
+
+
+def _where(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    return table if rows.all() else table.filter(pa.array(rows))
+
+
+def _is_final(deliveries: pa.Table) -> np.ndarray:
+    return numbers(deliveries["stage"], _NO_STAGE) == FINAL
 
 
 def _by_replica(table: pa.Table) -> dict[int, pa.Table]:
@@ -127,25 +148,31 @@ def _longest(logs: Mapping[int, pa.Table]) -> int:
 
 
 def _is_beginning(part: pa.Table, log: pa.Table, columns: tuple[str, ...]) -> None:
-    rows = pa.array(numbers(part["position"]) - 1)
+    rows = numbers(part["position"]) - 1
     for name in columns:
         trust(not whole(part[name]).null_count, f"no {name}")
-        trust(whole(part[name]).equals(whole(log[name]).take(rows)), f"replicas differ in {name}")
+        if part is not log:
+            trust(whole(part[name]).equals(_at(log[name], rows)), f"replicas differ in {name}")
+
+
+def _at(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
+    """These rows, which rise; most often they follow one another."""
+    if len(rows) and rows[0] >= 0 and rows[-1] - rows[0] == len(rows) - 1 and rows[-1] < len(column):
+        return whole(column).slice(rows[0], len(rows))
+    return whole(column).take(pa.array(rows))
 
 
 def _same_digests(part: pa.Table, log: pa.Table) -> None:
     """A digest is not kept at every position, nor by every replica at the same ones."""
-    rows = pa.array(numbers(part["position"]) - 1)
-    mine, theirs = whole(part["state_digest"]), whole(log["state_digest"]).take(rows)
+    mine, theirs = whole(part["state_digest"]), _at(log["state_digest"], numbers(part["position"]) - 1)
     trust(not pc.any(pc.not_equal(mine, theirs), min_count=0).as_py(), "replicas hold different states")
 
 
 def _is_sound(shard: int, log: pa.Table) -> None:
     trust(not pc.any(pc.fill_null(log["single"], False), min_count=0).as_py(), "journals of format 1")
-    gts = versions(log["gts"])[0]
-    trust(gts[1:] > gts[:-1], "timestamps do not rise")
-    live = log.filter(pc.invert(log["expired"]))
-    trust(pc.count_distinct(live["id"]).as_py() == live.num_rows, "a message twice")
+    trust(rise(halves(log["gts"])), "timestamps do not rise")
+    live = _where(log, ~numbers(log["expired"]))
+    trust(all_differ(halves(live["id"])), "a message twice")
     there = np.zeros(log.num_rows, bool)
     destinations = whole(log["destinations"])
     flat = numbers(pc.list_flatten(destinations))
@@ -159,18 +186,18 @@ def _bundles(account: pa.Table) -> pa.Table:
     trust(not len(index) or index[0] == 0, "no first outcome")
     follows = (index[1:] == index[:-1] + 1) & (offset[1:] == offset[:-1])
     trust((index[1:] == 0) & (offset[1:] != offset[:-1]) | follows, "a bundle with a hole")
-    return account.filter(pa.array(index == 0))
+    return _where(account, index == 0)
 
 
-def _are_of(account: pa.Table, firsts: pa.Table, log: pa.Table) -> None:
+def _are_of(account: pa.Table, log: pa.Table) -> None:
     """The accounts are of these deliveries, and none of a transaction that was taken twice."""
-    trust(not pc.any(pc.is_valid(account["message"]), min_count=0).as_py(), "outcomes of format 1")
+    trust(not valid(account["message"]).any(), "outcomes of format 1")
+    firsts = _bundles(account)
     _is_beginning(pa.table({"gts": firsts["timestamp"], "position": firsts["position"]}), log, ("gts",))
     status, position = numbers(account["status"]), numbers(account["position"])
     expired = numbers(log["expired"])[position - 1]
     trust(~(expired & (status == APPLIED)), "expired with effect")
-    taken = account.filter(pa.array(np.isin(status, TAKEN)))
-    trust(pc.count_distinct(taken["id"]).as_py() == taken.num_rows, "a transaction twice")
+    trust(all_differ(halves(account["id"])[np.isin(status, TAKEN)]), "a transaction twice")
 
 
 def _top(shard: int, replica: int, log: pa.Table, account: pa.Table, completed: int) -> Top:
@@ -188,12 +215,13 @@ def _top(shard: int, replica: int, log: pa.Table, account: pa.Table, completed: 
     return top
 
 
-def _as_stopped(tops: list[Top], stops: Mapping[int, tuple[int, int]]) -> None:
-    """Nobody lacks what it said it had; what it has completed has outcomes."""
+def _as_stopped(tops: list[Top], stops: Mapping[int, tuple[int, int, bool]]) -> None:
+    """Nobody lacks what it said it had, or has more if it did not start again; what it has completed has outcomes."""
     reached = {top.replica: (top.delivered, top.completed) for top in tops}
-    for replica, (delivered, completed) in stops.items():
+    for replica, (delivered, completed, ended) in stops.items():
         had, told = reached.get(replica, (0, 0))
         trust(had >= delivered and told >= min(had, completed), f"replica {replica} lacks what it said it had")
+        trust(not ended or had == delivered, f"replica {replica} has more than it said it had")
 
 
 def _guesses(deliveries: pa.Table, logs: Mapping[int, pa.Table]) -> tuple[int, int, int]:
@@ -215,4 +243,4 @@ def _guesses(deliveries: pa.Table, logs: Mapping[int, pa.Table]) -> tuple[int, i
 def entries(deliveries: pa.Table) -> pa.Table:
     """The final deliveries of one journal, at their positions."""
     trust(valid(deliveries["stage"]), "no stage")
-    return _in_order(deliveries.filter(pc.equal(deliveries["stage"], FINAL)), "position")
+    return by_replica_and(_where(deliveries, _is_final(deliveries)), "position")

@@ -74,18 +74,17 @@ def doubts(reads: pa.Table, writes: pa.Table) -> Doubts:
 
 def _other_edges(found: Ordered) -> tuple[list[tuple[int, int]], np.ndarray]:
     """Dependencies of the reads of other versions, as places in `found`, and these reads."""
-    wrong = np.flatnonzero(~found.wrote & (found.version != found.expected))
+    wrong, saw_none = np.flatnonzero(found.other()), found.saw_none()
     trust(len(wrong) <= DOUBTS_MAX, "many reads of other versions")
     edges = []
     for one in wrong.tolist():
         low, high = np.searchsorted(found.key, [found.key[one], found.key[one] + 1])
         mine = low + np.flatnonzero(found.wrote[low:high])
-        absent = found.version[one] == found.absent
-        if absent:
+        if saw_none[one]:
             gone = mine[found.deleted[mine] & (mine < one)]
             source, following = None, mine[mine > gone[-1]] if len(gone) else mine
         else:
-            there = mine[found.gts[mine] == found.version[one]]
+            there = mine[np.all(found.gts[mine] == found.version[one], axis=1)]
             if not len(there):
                 continue
             source, following = int(there[0]), mine[mine > there[0]]
@@ -250,8 +249,7 @@ def _answered_too_early(ops: Operations, course: time.Course) -> np.ndarray:
 def cut_clients(ops: Operations, lines: np.ndarray, source: Source, into: Path) -> dict[str, int]:
     """The lines of these operations, as a table. Returns its file, with the number of its rows."""
     rows = np.concatenate([ops.begin[lines], ops.end[lines & (ops.end >= 0)]])
-    found = source.read("history", source.columns("history")).take(pa.array(np.sort(rows)))
-    return _write(found, "history", "h0", into)
+    return _write(source.rows("history", np.sort(rows)), "history", "h0", into)
 
 
 class Kept(msgspec.Struct):
@@ -282,7 +280,7 @@ def cut_shard(
     following = np.minimum.accumulate(np.where(found.wrote, every, len(mine))[::-1])[::-1]
     behind = np.concatenate([following[1:], [len(mine)]])[mine]
     before = np.concatenate([[-1], found.last[:-1]])[mine]
-    saw_none = np.unique(found.key[mine & ~found.wrote & (found.version == found.absent)])
+    saw_none = np.unique(found.key[mine & found.saw_none()])
     deletions = every[found.deleted & np.isin(found.key, saw_none)]
     beside = np.unique(np.concatenate([behind[behind < len(mine)], before[before >= 0], deletions]))
     near = pc.unique(pa.concat_arrays([wanted, versions.take(pa.array(beside))]))
@@ -293,11 +291,13 @@ def cut_shard(
               "reads": ("gts", wanted)}  # fmt: skip
     files: dict[str, int] = {}
     for table, (column, values) in limits.items():
-        rows = source.read(table, source.columns(table), replicas)
-        here = pc.is_in(rows[column], value_set=values)
-        if table == "writes":
-            here = pc.or_(here, pc.is_in(rows["key"], value_set=pa.array(kept.keys, pa.binary())))
-        files |= _write(rows.filter(here), table, f"s{shard}", into)
+        if table == "writes" and kept.keys:
+            every = source.read(table, source.columns(table), replicas)
+            here = pc.is_in(every["key"], value_set=pa.array(kept.keys, pa.binary()))
+            rows = every.filter(pc.or_(here, pc.is_in(every[column], value_set=values)))
+        else:
+            rows = source.where(table, replicas, column, values)
+        files |= _write(rows, table, f"s{shard}", into)
     return files
 
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvstore.core.audit import APPLIED
-from spark_etl.certify.arrays import NOTHING, in_order, numbers, trust, whole
+from spark_etl.certify.arrays import NOTHING, in_order, numbers, trust
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.time import Course, where
@@ -53,17 +51,14 @@ def _orders(
     ops: Operations, found: Transactions, logs: Sequence[AgreedLog], node: np.ndarray
 ) -> list[np.ndarray]:
     """What took place at each shard, in the order of its log; a read at a position is behind all that is there."""
-    applied = [log.outcomes.filter(pc.equal(log.outcomes["status"], APPLIED)) for log in logs]
-    ids = pa.concat_arrays([pa.array([], pa.binary()), *(whole(one["id"]) for one in applied)])
-    rows = np.split(numbers(pc.index_in(ids, value_set=found.ids)), np.cumsum([one.num_rows for one in applied])[:-1])
-    return [_order(ops, log, one, row, node) for log, one, row in zip(logs, applied, rows, strict=True)]
-
-
-def _order(ops: Operations, log: AgreedLog, applied: pa.Table, rows: np.ndarray, node: np.ndarray) -> np.ndarray:
     reads = np.flatnonzero(ops.at_position)
     shard, position = where(ops, reads)
-    reads, position = reads[shard == log.shard], position[shard == log.shard]
-    nodes = np.concatenate([rows, node[reads]])
-    positions = np.concatenate([numbers(applied["position"]), position])
-    places = np.concatenate([numbers(applied["index"]), np.full(len(reads), _BEHIND_ALL)])
-    return nodes[in_order(places, positions)]
+    orders = []
+    for log, rows in zip(logs, found.accounts, strict=True):
+        applied = numbers(log.outcomes["status"]) == APPLIED
+        mine = shard == log.shard
+        nodes = np.concatenate([rows[applied], node[reads[mine]]])
+        positions = np.concatenate([numbers(log.outcomes["position"])[applied], position[mine]])
+        places = np.concatenate([numbers(log.outcomes["index"])[applied], np.full(int(mine.sum()), _BEHIND_ALL)])
+        orders.append(nodes[in_order(places, positions)])
+    return orders

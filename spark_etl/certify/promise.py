@@ -21,12 +21,15 @@ from spark_etl.certify.arrays import (
     ranks,
     trust,
     valid,
+    whole,
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
+from spark_etl.checks.ranges import scanned
 
 WRITES = ("key", "gts", "deleted")
 _NOBODYS = -1
+_BOUNDS_MAX = 1000
 
 
 def counted(reads: Operations) -> Mapping[str, int]:
@@ -48,6 +51,7 @@ def certify(
     trust(np.isin(shard, [log.shard for log in logs]), "a shard that nobody has")
     for log in logs:
         last[shard == log.shard] = time.places(log, places[shard == log.shard])[0]
+    _ranges_are_whole(reads, (read, shard, last), [log.shard for log in logs], writes)
     consistency = reads.asked("consistency")
     linearizable = ~valid(consistency)
     several = linearizable & (np.bincount(read, minlength=len(reads.end)) > 1)
@@ -55,7 +59,7 @@ def certify(
     stale = np.asarray(pc.fill_null(pc.equal(consistency, "stale"), False).to_numpy(zero_copy_only=False), bool)
     since = reads.invoke - numbers(reads.asked("age_us"), 0)
     course = time.steps(ops, at, found, logs)
-    _fresh(reads, linearizable, stale, since, (read, shard, places), time.visits(ops, course, logs), ops)
+    _fresh(reads, linearizable, stale, since, (read, shard, places), time.visits(ops, course, found, logs), ops)
     taken = course.op[ops.ok[course.op] & ~ops.at_position[course.op]]
     at_version = np.flatnonzero(stale & (np.bincount(read, minlength=len(reads.end)) == 0))
     gts, seen = ranks(found.gts[at.row[taken]], halves(pick(reads.history["seen"], reads.end))[at_version])
@@ -64,6 +68,44 @@ def certify(
         (reads, at_version, np.zeros(len(at_version), np.int64), since[at_version]),
     )
     trust(seen >= known, "a version older than promised")
+
+
+def _ranges_are_whole(
+    reads: Operations, looks: tuple[np.ndarray, np.ndarray, np.ndarray], shards: Sequence[int],
+    writes: Sequence[pa.Table],
+) -> None:  # fmt: skip
+    """As many keys stood in each range as were told; each of them is compared anyhow."""
+    asked, told = reads.asked("asked").to_pylist(), reads.said("told").to_pylist()
+    scans = [(row, one) for row in range(len(asked)) for one in scanned(asked[row], told[row])]
+    if not scans:
+        return
+    bounds = {one[:2]: None for _, one in scans}
+    trust(len(bounds) <= _BOUNDS_MAX, "ranges of many bounds")
+    rows = np.array([row for row, _ in scans])
+    there = np.zeros(len(scans), np.int64)
+    for shard, table in zip(shards, writes, strict=True):
+        at = halves(pick(reads.history["seen"], reads.end))[rows]
+        place = np.full(len(reads.end), -1)
+        mine = np.flatnonzero(looks[1] == shard)
+        place[looks[0][mine]] = mine
+        at[place[rows] >= 0] = looks[2][place[rows][place[rows] >= 0]]
+        when, seen_at = ranks(halves(table["gts"]), at)
+        order = np.lexsort((when, names(table["key"])[0]))
+        lives = ~numbers(table["deleted"])[order].astype(bool)
+        keys = whole(table["key"]).take(pa.array(order))
+        same = np.zeros(len(order), bool)
+        same[1:] = np.asarray(pc.equal(keys[1:], keys[:-1]))
+        before = np.zeros(len(order), bool)
+        before[1:] = lives[:-1]
+        change = lives.astype(np.int64) - (before & same)
+        for first, end in bounds:
+            inside = pc.greater_equal(keys, first)
+            inside = np.asarray(pc.and_(inside, pc.less(keys, end)) if end else inside)
+            in_time = np.argsort(when[order][inside], kind="stable")
+            counts = np.concatenate([[0], np.cumsum(change[inside][in_time])])
+            who = np.array([number for number, (_, one) in enumerate(scans) if one[:2] == (first, end)])
+            there[who] += counts[np.searchsorted(when[order][inside][in_time], seen_at[who], side="right")]
+    trust(there == np.array([one.number for _, one in scans]), "another number of keys than stood in a range")
 
 
 def _as_it_stood(

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import NOTHING, numbers, pick, whole
+from spark_etl.certify.arrays import NOTHING, codes, halves, in_order, numbers, of_groups
 from spark_etl.certify.client import Operations, Placed
 
 
@@ -29,43 +28,50 @@ class Slice(msgspec.Struct):
     shift: int | None = None
 
 
-def first_sent(submitted: pa.Table) -> tuple[pa.Array, np.ndarray]:
-    """Ids of messages, and when each was first multicast. submitted: id, at."""
-    table = submitted.group_by("id").aggregate([("at", "min")])
-    return whole(table["id"]), numbers(table["at_min"])
+def first_sent(place: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
+    """When each of `count` messages was first multicast; NOTHING: not known. place: whose each multicast was, or -1."""
+    never, known = np.iinfo(np.int64).max, place >= 0
+    found = of_groups(place[known], at[known], count, np.minimum, never)
+    return np.where(found == never, NOTHING, found)
 
 
-def _took(ids: pa.Array, at: np.ndarray, sent: tuple[pa.Array, np.ndarray]) -> np.ndarray:
+def _took(at: np.ndarray, sent: np.ndarray) -> np.ndarray:
     """How long after it was multicast each message was there; NOTHING: not known."""
-    place = numbers(pc.index_in(ids, value_set=sent[0]), -1)
-    known = sent[1][place] if len(sent[1]) else np.zeros(len(place), np.int64)
-    return np.where(place >= 0, at - known, NOTHING)
+    return np.where(sent == NOTHING, NOTHING, at - sent)
 
 
-def of_deliveries(deliveries: pa.Table, sent: tuple[pa.Array, np.ndarray], width: int) -> list[Slice]:
-    """deliveries: replica, at, id."""
-    at, replica = numbers(deliveries["at"]), numbers(deliveries["replica"])
-    took = _took(whole(deliveries["id"]), at, sent)
+def of_deliveries(deliveries: pa.Table, submitted: pa.Table, width: int) -> list[Slice]:
+    """deliveries: replica, at, id. submitted: id, at."""
+    at, replica, ids = numbers(deliveries["at"]), numbers(deliveries["replica"]), halves(deliveries["id"])
+    rows = {one: np.flatnonzero(replica == one) for one in np.unique(replica).tolist()}
+    longest = ids[max(rows.values(), key=len, default=np.zeros(0, np.int64))]
+    others = {one: where for one, where in rows.items() if not np.array_equal(ids[where], longest[: len(where)])}
+    each = [longest, *(ids[where] for where in others.values())]
+    mine, theirs = codes(np.concatenate(each), halves(submitted["id"]))
+    count = int(max(mine.max(initial=-1), theirs.max(initial=-1))) + 1
+    every = first_sent(theirs, numbers(submitted["at"]), count)[mine]
+    common, *own = np.split(every, np.cumsum([len(part) for part in each])[:-1])
+    sent = dict(zip(others, own, strict=True))
     found = []
-    for one in np.unique(replica).tolist():
-        mine = replica == one
-        found += _slices(at[mine], took[mine], np.zeros(int(mine.sum()), bool), width, {"replica": one})
+    for one, where in rows.items():
+        took = _took(at[where], sent.get(one, common[: len(where)]))
+        found += _slices(at[where], took, np.zeros(len(where), bool), width, {"replica": one})
     return found
 
 
 def of_operations(
-    ops: Operations, at: Placed, carriers: tuple[np.ndarray, pa.Array], sent: tuple[pa.Array, np.ndarray], width: int
+    ops: Operations, at: Placed, carriers: np.ndarray, sent: np.ndarray, width: int
 ) -> list[Slice]:
-    """carriers: of each transaction the place of its message, and the messages' ids."""
+    """carriers: of each transaction the place of its message; sent: of messages, as `first_sent`."""
     time = np.where(ops.ok | ops.failed, ops.complete, ops.invoke)
     took = np.where(ops.ok, ops.complete - ops.invoke, NOTHING)
-    message = pick(carriers[1], at.of(carriers[0], -1))
-    ahead = _took(message, ops.invoke, sent)
+    carrier = at.of(carriers, -1)
+    ahead = _took(ops.invoke, np.append(sent, NOTHING)[carrier])
     shift = np.where(ahead == NOTHING, NOTHING, -ahead)
-    file = ops.asked("file")
     found = []
-    for name in pc.unique(file).to_pylist():
-        mine = np.asarray(pc.equal(file, name).to_numpy(zero_copy_only=False), bool)
+    for file in np.unique(ops.file).tolist():
+        mine = ops.file == file
+        name = ops.asked("file")[int(np.argmax(mine))].as_py()
         rows = _slices(time[mine], took[mine], ~ops.ok[mine], width, {"file": name})
         known = shift[mine][shift[mine] != NOTHING]
         if len(known) and rows:
@@ -81,7 +87,7 @@ def _percentile(rising: np.ndarray, percent: int) -> int | None:
 
 def _slices(time: np.ndarray, took: np.ndarray, unknown: np.ndarray, width: int, who: dict[str, Any]) -> list[Slice]:
     number = np.floor_divide(time, width)
-    order = np.lexsort((took, number))
+    order = in_order(np.where(took == NOTHING, 0, took - took.min(initial=0, where=took != NOTHING) + 1), number)
     slices, starts = np.unique(number[order], return_index=True)
     found = []
     for one, rows in zip(slices.tolist(), np.split(order, starts[1:]), strict=True):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,19 +23,70 @@ class Source(msgspec.Struct):
 
     files: dict[str, dict[int, list[str]]]
 
-    def read(self, table: str, columns: Sequence[str], replicas: Iterable[int] | None = None) -> pa.Table:
-        """These columns, in the order of the files' names. replicas: only theirs."""
+    def read(
+        self, table: str, columns: Sequence[str], replicas: Iterable[int] | None = None, coded: Sequence[str] = ()
+    ) -> pa.Table:
+        """These columns, in the order of the files' names. replicas: only theirs. coded: columns of bytes that are
+        wanted as dictionaries."""
         found = self.files[table]
         if replicas is None:
-            return _together([_columns(path, columns) for whose in sorted(found) for path in found[whose]])
+            return _together([_columns(path, columns, coded) for path in self._paths(table)])
         mine = list(replicas)
-        parts = [_columns(path, columns) for one in mine for path in found.get(one, ())]
-        return _together([*parts, *self._of(table, columns, mine)])
+        parts = [_columns(path, columns, coded) for one in mine for path in found.get(one, ())]
+        return _together([*parts, *self._of(table, columns, mine, coded)])
 
-    def _of(self, table: str, columns: Sequence[str], replicas: Sequence[int]) -> Iterator[pa.Table]:
+    def where(self, table: str, replicas: Sequence[int], column: str, values: pa.Array) -> pa.Table:
+        """All columns of these replicas' rows in which one has one of the values. Row groups are left out in which, by
+        their statistics, there is none."""
+        names, rising = self.columns(table), sorted(values.to_pylist())
+        whose = pa.array(replicas, pa.int32())
+        parts = [pq.read_schema(self._paths(table)[0]).empty_table()]
+        for path in (path for one in [*replicas, NOBODY] for path in self.files[table].get(one, ())):
+            file = pq.ParquetFile(path, memory_map=True)
+            groups = [n for n in range(file.num_row_groups) if _may_have(file.metadata.row_group(n), column, rising)]
+            for group in groups:
+                rows = file.read_row_group(group, names, use_threads=False)
+                parts.append(rows.filter(pc.and_(
+                    pc.is_in(rows[column], value_set=values), pc.is_in(rows["replica"], value_set=whose)
+                )))  # fmt: skip
+        return _together(parts)
+
+    def rows(self, table: str, places: np.ndarray) -> pa.Table:
+        """All columns of some rows, by their places in `read`, which rise."""
+        parts, first = [pq.read_schema(self._paths(table)[0]).empty_table()], 0
+        for path in self._paths(table):
+            file = pq.ParquetFile(path, memory_map=True)
+            for group in range(file.num_row_groups):
+                end = first + file.metadata.row_group(group).num_rows
+                mine = places[np.searchsorted(places, first) : np.searchsorted(places, end)] - first
+                if len(mine):
+                    parts.append(file.read_row_group(group, use_threads=False).take(pa.array(mine)))
+                first = end
+        return _together(parts)
+
+    def _paths(self, table: str) -> list[str]:
+        found = self.files[table]
+        return [path for whose in sorted(found) for path in found[whose]]
+
+    def tells(self, table: str, columns: Sequence[str]) -> bool:
+        """Whether any of these columns may have a value that is not null."""
+        for path in self._paths(table):
+            metadata = pq.ParquetFile(path).metadata
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                for leaf in map(group.column, range(group.num_columns)):
+                    if not group.num_rows or leaf.path_in_schema.split(".")[0] not in columns:
+                        continue
+                    known = leaf.statistics
+                    if known is None or not known.has_null_count or known.null_count < leaf.num_values:
+                        return True
+        return False
+
+    def _of(
+        self, table: str, columns: Sequence[str], replicas: Sequence[int], coded: Sequence[str] = ()
+    ) -> Iterator[pa.Table]:
         """Theirs, in files of several."""
         for path in self.files[table].get(NOBODY, ()):
-            mixed = _columns(path, dict.fromkeys([*columns, "replica"]))
+            mixed = _columns(path, dict.fromkeys([*columns, "replica"]), coded)
             yield mixed.filter(pc.is_in(mixed["replica"], value_set=pa.array(replicas, pa.int32()))).select(columns)
 
     def distinct(self, table: str, column: str, replicas: Sequence[int]) -> pa.Array:
@@ -47,11 +101,20 @@ class Source(msgspec.Struct):
 
     def columns(self, table: str) -> list[str]:
         """All that there are."""
-        return list(pq.read_schema(next(path for paths in self.files[table].values() for path in paths)).names)
+        return list(pq.read_schema(self._paths(table)[0]).names)
 
 
-def _columns(path: str, columns: Iterable[str]) -> pa.Table:
-    return pq.ParquetFile(path).read(list(columns), use_threads=False)  # a task has one core
+def _may_have(group: Any, column: str, rising: Sequence[Any]) -> bool:
+    """Whether a row group may have one of these values."""
+    for leaf in map(group.column, range(group.num_columns)):
+        if leaf.path_in_schema == column and (known := leaf.statistics) is not None and known.has_min_max:
+            return bisect_left(rising, known.min) < bisect_right(rising, known.max)
+    return bool(group.num_rows)
+
+
+def _columns(path: str, columns: Iterable[str], coded: Sequence[str] = ()) -> pa.Table:
+    file = pq.ParquetFile(path, read_dictionary=list(coded), memory_map=True)
+    return file.read(list(columns), use_threads=False)  # a task has one core
 
 
 def _together(parts: Sequence[pa.Table]) -> pa.Table:

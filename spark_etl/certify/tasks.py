@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_etl.certify import bank, client, id, key, log, near, precedence, promise, slices, time, value
-from spark_etl.certify.arrays import DOUBTS, Suspect, numbers, trust, whole
+from spark_etl.certify.arrays import DOUBTS, halves, index_in, numbers, trust, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
     BANK,
     CLIENTS,
     COURSE,
     HISTORY,
-    LOGS,
     ORDER,
     POSITIONS,
     PRECEDENCE,
@@ -33,21 +33,19 @@ from spark_etl.certify.proof import (
     Proof,
 )
 from spark_etl.certify.slices import Slice
-from spark_etl.certify.source import NOBODY, Source
-from spark_etl.frames.relations import SHARDS_MAX
-from spark_etl.ingest.inputs import Inputs
+from spark_etl.certify.source import Source
 
-_TRANSFERS = ("transfer", "read_all")
+TRANSFERS = ("transfer", "read_all")
 
 
 class Shard(msgspec.Struct, tag=True):
-    """What the first task is told. stops: replica -> what it said at its last clean stop. installs, snapshots: see
+    """What the first task is told. stops: as `log.certify` has them. installs, snapshots: see
     `log`. width: of a slice of the course, 0: no course."""
 
     source: Source
     number: int
     replicas: list[int]
-    stops: dict[int, tuple[int, int]]
+    stops: dict[int, tuple[int, int, bool]]
     installs: dict[int, list[tuple[int, int]]]
     snapshots: list[tuple[int, bytes]]
     width: int
@@ -66,13 +64,15 @@ class OfShard(msgspec.Struct):
 
 class Run(msgspec.Struct, tag=True):
     """What the other tasks are told. logs: by shard; members: the replicas that it has at the end. forgetful: replicas
-    that may have lost what they multicast."""
+    that may have lost what they multicast. valued: whether histories tell of values, or of reads that stand in no
+    journal."""
 
     source: Source
     logs: dict[int, log.ShardLog]
     members: dict[int, list[int]]
     forgetful: list[int]
     has_history: bool
+    valued: bool
     width: int
     task: str = ""
 
@@ -86,7 +86,10 @@ def judge_shard(told: Shard) -> OfShard:
     try:
         for table in (deliveries, outcomes):
             trust(numbers(table["shard"]) == told.number, "a replica of two shards")
-        found = log.certify(told.number, deliveries, outcomes, told.stops, told.installs, told.snapshots)
+        found = log.certify(
+            told.number, deliveries, outcomes, told.stops, told.installs, told.snapshots,
+            lambda replica: source.read("outcomes", log.DETAILS, [replica]),
+        )  # fmt: skip
     except DOUBTS as doubt:
         return OfShard(nothing, str(doubt) or type(doubt).__name__)
     answer = OfShard(found)
@@ -96,14 +99,13 @@ def judge_shard(told: Shard) -> OfShard:
         answer.keys = str(doubt) or type(doubt).__name__
         answer.doubts = _doubts(source, found.longest[1]) if answer.keys == key.OTHER else None
     if told.width:
-        sent = slices.first_sent(source.read("submitted", ("id", "at")))
-        answer.slices = slices.of_deliveries(deliveries, sent, told.width)
+        answer.slices = slices.of_deliveries(deliveries, source.read("submitted", ("id", "at")), told.width)
     return answer
 
 
 def _judge_keys(source: Source, replica: int) -> None:
-    reads = source.read("reads", key.READS, [replica])
-    writes = source.read("writes", key.WRITES, [replica])
+    reads = source.read("reads", key.READS, [replica], ["key"])
+    writes = source.read("writes", key.WRITES, [replica], ["key"])
     key.certify(reads, writes, _no(key.PLACED))
 
 
@@ -126,18 +128,18 @@ class _Agreed:
             delivered, accounts = ([one] if one >= 0 else [] for one in found.longest)
             entries = log.entries(source.read("deliveries", ("replica", "position", "stage", *id.ENTRIES), delivered))
             outcomes = source.read("outcomes", ("replica", *id.OUTCOMES), accounts)
-            outcomes = outcomes.take(pa.array(np.lexsort([numbers(outcomes[c]) for c in ("index", "position")])))
+            outcomes = log.by_replica_and(outcomes, "position", "index")
             top = max((top.gts for top in found.tops), default=bytes(16))
             self.logs.append(id.AgreedLog(shard, entries, outcomes, top))
-        self.ids = pc.unique(pa.concat_arrays([whole(one.entries["id"]) for one in self.logs]))
         self.messages = proof.attempt([ORDER], id.messages, self.logs)
         self.transactions = None
         if self.messages is not None:
             self.transactions = proof.attempt(ACCOUNTS, id.transactions, self.logs, self.messages)
 
-    def read(self, run: Run, table: str, columns: Sequence[str]) -> pa.Table:
+    def read(self, run: Run, table: str, columns: Sequence[str], coded: Sequence[str] = ()) -> pa.Table:
         """Reads or writes, of all shards."""
-        return run.source.read(table, columns, [one.longest[1] for one in run.logs.values() if one.longest[1] >= 0])
+        mine = [one.longest[1] for one in run.logs.values() if one.longest[1] >= 0]
+        return run.source.read(table, columns, mine, coded)
 
 
 def _operations(
@@ -154,30 +156,34 @@ def judge_orders(run: Run) -> Proof:
     """Messages, transactions, answers, real time, and the course of the clients. PRECEDENCE rests on READS, too."""
     proof = Proof()
     agreed = _Agreed(run, proof)
-    sent = run.source.read("submitted", ("id", "at"))
+    sent = np.zeros(0, np.int64)
     if agreed.messages is not None:
-        proof.waiting = agreed.messages.waiting
-        codes, known = agreed.messages.codes, whole(sent["id"])
-        lost = proof.attempt([VALIDITY], id.unsubmitted, agreed.logs, codes, known, run.forgetful)
+        submitted, found = run.source.read("submitted", ("id", "at", "destinations")), agreed.messages
+        place = index_in(halves(submitted["id"]), found.ids)
+        sent = slices.first_sent(place, numbers(submitted["at"]), len(found.ids))
+        proof.waiting = found.waiting
+        lost = proof.attempt([VALIDITY], id.unsubmitted, agreed.logs, found, place, submitted, run.forgetful)
         proof.unsubmitted = lost or 0
     ops = _operations(run, proof)
     if ops is not None and agreed.transactions is not None:
-        _judge_clients(run, proof, agreed, ops)
+        at = client.placed(ops, agreed.transactions)
+        _judge_clients(run, proof, agreed, ops, at)
+        if not run.valued:
+            _judge_told(run, proof, agreed, ops, at)
         if run.width:
-            first, carriers = slices.first_sent(sent), (agreed.transactions.message, agreed.ids)
-            at = client.placed(ops, agreed.transactions)
-            proof.slices = slices.of_operations(ops, at, carriers, first, run.width)
+            proof.slices = slices.of_operations(ops, at, agreed.transactions.message, sent, run.width)
     if run.width and (ops is not None or not run.has_history) and agreed.transactions is not None:
         proof.proved.add(COURSE)
     return proof
 
 
-def _judge_clients(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operations) -> None:
+def _judge_clients(
+    run: Run, proof: Proof, agreed: _Agreed, ops: client.Operations, at: client.Placed
+) -> None:
     found = agreed.transactions
     assert found is not None
-    at = client.placed(ops, found)
     proof.functions, proof.unknown = dict(client.functions(ops)), client.unknown(ops, at, found)
-    reads = agreed.read(run, "reads", ("id", "key", "version"))
+    reads = agreed.read(run, "reads", ("id", "key", "version"), ["key"])
     proof.thin = client.thin(ops, agreed.logs, _held(run))
     proof.attempt([CLIENTS], client.answers, ops, at, found, reads)
     if not proof.holds(CLIENTS):
@@ -190,7 +196,7 @@ def _judge_clients(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operatio
     proof.inverted, proof.untimed = turns or (0, 0)
     proof.at_positions = int(ops.at_position.sum())
     if proof.at_positions:
-        behind = proof.attempt([POSITIONS], time.positions, ops, course, agreed.logs)
+        behind = proof.attempt([POSITIONS], time.positions, ops, course, found, agreed.logs)
         if behind is not None and len(behind):
             proof.refute(POSITIONS, "a read behind what was known")
             proof.places = behind.tolist()
@@ -210,32 +216,40 @@ def _held(run: Run) -> dict[int, int]:
 def judge_values(run: Run) -> Proof:
     """Keys and values."""
     proof = Proof()
+    if not (run.has_history and run.valued):
+        proof.other = bool(proof.attempt([READS], _judge_reads, run))
+        return proof
     agreed = _Agreed(run, Proof())
-    history = run.source.read("history", client.HISTORY) if run.has_history else None
+    history = run.source.read("history", client.HISTORY)
     ops = _operations(run, Proof(), history)
+    if ops is None:
+        return proof
+    proof.other = bool(proof.attempt([READS], _judge_reads, run, agreed.logs, ops))
     found = agreed.transactions
-    if ops is not None or not run.has_history:
-        proof.other = bool(proof.attempt([READS], _judge_reads, run, agreed, ops))
-    if found is None or ops is None:
+    if found is None:
         return proof
     at = client.placed(ops, found)
-    writes = agreed.read(run, "writes", value.WRITES)
-    if proof.holds(READS):
-        reads = agreed.read(run, "reads", value.READS)
-        compared = proof.attempt([VALUES], value.certify, ops, at, found, reads, writes)
-        if compared is not None:
-            proof.compared, proof.answered, proof.values = compared
-        if proof.values:
-            proof.refute(VALUES, "another value")
-    if set(client.functions(ops)) & set(_TRANSFERS):
-        proof.attempt([BANK], bank.certify, ops, at, found, writes)
+    _judge_told(run, proof, agreed, ops, at)
     promised = _operations(run, Proof(), history, promised=True)
     if promised is not None and len(promised.end):
         proof.promises = dict(promise.counted(promised))
         written = [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in agreed.logs]
-        if proof.holds(READS):
-            proof.attempt([PROMISES], promise.certify, promised, ops, at, found, agreed.logs, written)
+        proof.attempt([PROMISES], promise.certify, promised, ops, at, found, agreed.logs, written)
     return proof
+
+
+def _judge_told(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operations, at: client.Placed) -> None:
+    """Values, which rest on READS, and the bank."""
+    found = agreed.transactions
+    assert found is not None
+    read = partial(agreed.read, run)
+    compared = proof.attempt([VALUES], value.certify, ops, at, found, read)
+    if compared is not None:
+        proof.compared, proof.answered, proof.values = compared
+    if proof.values:
+        proof.refute(VALUES, "another value")
+    if set(client.functions(ops)) & set(TRANSFERS):
+        proof.attempt([BANK], bank.certify, ops, at, found, read)
 
 
 def _tellers(run: Run, log: id.AgreedLog) -> list[int]:
@@ -243,17 +257,19 @@ def _tellers(run: Run, log: id.AgreedLog) -> list[int]:
     return [replica for replica in run.logs[log.shard].longest[1:] if replica >= 0]
 
 
-def _judge_reads(run: Run, agreed: _Agreed, ops: client.Operations | None) -> bool:
-    """No key is in two shards. Whether any leader answered otherwise than the order says. Suspect."""
+def _judge_reads(run: Run, agreed: Sequence[id.AgreedLog] = (), ops: client.Operations | None = None) -> bool:
+    """No key is in two shards. Whether any leader answered otherwise than the order says (of logs that are agreed upon,
+    if there may be such answers). Suspect."""
     keys, other = [], False
-    for one in agreed.logs:
-        mine = _tellers(run, one)
-        placed = _no(key.PLACED) if ops is None else time.placed_reads(ops, one)
-        if placed.num_rows:
-            found = key.in_order(_no(key.READS), run.source.read("writes", key.WRITES, mine), placed)
-            other |= not key.holds(found)
+    placed = {} if ops is None else {one.shard: time.placed_reads(ops, one) for one in agreed}
+    for shard, found in run.logs.items():
+        mine = [replica for replica in found.longest[1:] if replica >= 0]
+        reads = placed.get(shard, _no(key.PLACED))
+        if reads.num_rows:
+            writes = run.source.read("writes", key.WRITES, mine)
+            other |= not key.holds(key.in_order(_no(key.READS), writes, reads))
         known = [run.source.distinct(table, "key", mine) for table in ("reads", "writes")]
-        keys.append(pc.unique(pa.concat_arrays([*known, whole(placed["key"])])))
+        keys.append(pc.unique(pa.concat_arrays([*known, whole(reads["key"])])))
     every = pa.concat_arrays(keys)
     trust(pc.count_distinct(every).as_py() == len(every), "a key in two shards")
     return other
@@ -339,146 +355,3 @@ def work(told: bytes) -> bytes:
         case CutShard():
             found = cut_shard(task)
     return msgspec.msgpack.encode(found)
-
-
-Workers = Callable[[list[bytes]], list[bytes]]
-"""Do tasks side by side: `work` of each."""
-
-
-def prove(
-    workers: Workers,
-    source: Source,
-    inputs: Inputs,
-    *,
-    has_history: bool,
-    width: int,
-    into: Path | None = None,
-    whole: Collection[str] = (),
-) -> Proof:
-    """What can be proved of a run. width: of a slice of its course, microseconds; 0: no course is wanted. into: where
-    tables may go of what is near a suspect read, if nothing else is suspect. whole: kinds of operations whose checks
-    are of all of them."""
-    proof = Proof()
-    try:
-        _is_whole(source, inputs)
-    except Suspect as suspect:
-        proof.why = {"all": str(suspect)}
-        return proof
-    stops = {replica: (delivered, completed) for replica, _, delivered, completed in inputs.stops}
-    installs: dict[int, list[tuple[int, int]]] = {}
-    for replica, position, offset in inputs.installed:
-        installs.setdefault(replica, []).append((position, offset))
-    shards = [
-        Shard(
-            source, shard, members, {r: stops[r] for r in members if r in stops},
-            {r: installs[r] for r in members if r in installs},
-            [(position, digest) for other, _, position, digest in inputs.snapshots if other == shard], width,
-        )
-        for shard, members in inputs.shards.items()
-    ]  # fmt: skip
-    encode = msgspec.msgpack.encode
-    found = [msgspec.msgpack.decode(one, type=OfShard) for one in workers([encode(one) for one in shards])]
-    if doubt := "; ".join(one.suspicion for one in found if one.suspicion):
-        proof.why = {"all": doubt}
-        return proof
-    _add_shards(proof, found)
-    forgetful = sorted({*inputs.crashed, *(r for one in found for r in one.log.renewed)})
-    logs = dict(zip(inputs.shards, (one.log for one in found), strict=True))
-    members = {shard: inputs.staying(shard) for shard in inputs.shards}
-    run = Run(source, logs, members, forgetful, has_history, width)
-
-    def judge(*tasks: str) -> None:
-        told = [encode(msgspec.structs.replace(run, task=task)) for task in tasks]
-        for one in workers(told):
-            _add(proof, msgspec.msgpack.decode(one, type=Proof))
-
-    judge("orders", "values")
-    doubts = [one for one in found if one.keys]
-    other = bool(doubts) or proof.other
-    in_time = not proof.late or proof.holds(PRECEDENCE)
-    if into is not None and (other or proof.values or proof.places or not in_time):
-        known = [one.doubts for one in doubts if one.doubts is not None]
-        suspects = near.Suspects(known, proof.values, proof.places)
-        if len(known) == len(doubts) and _nothing_else(proof, suspects, has_history, whole):
-            proof.near = _cut_out(workers, run, inputs, suspects, into)
-    if other:
-        proof.refute(READS, "; ".join({one.keys: None for one in doubts}) or key.OTHER)
-        proof.proved -= set() if proof.near else {VALUES, PROMISES}
-    if has_history and not proof.holds(CLIENTS):
-        proof.proved -= {VALUES, BANK, COURSE, PROMISES}  # whose numbers are of histories of this run only
-    if not proof.holds(TIME, READS):
-        proof.proved -= {PRECEDENCE}
-    return proof
-
-
-def _nothing_else(proof: Proof, suspects: near.Suspects, has_history: bool, whole: Collection[str]) -> bool:
-    """Whether all but the suspects, and real time, is proved, of journals and of what clients know of them."""
-    if not proof.holds(VALIDITY, ORDER, *ACCOUNTS, READS):
-        return False
-    if not has_history:
-        return True
-    kinds = set(proof.functions)
-    if kinds & set(whole):
-        return False
-    there = (
-        (VALUES, not suspects.values),
-        (POSITIONS, proof.at_positions and not suspects.places),
-        (PROMISES, proof.promises),
-        (BANK, kinds & set(_TRANSFERS)),
-    )
-    few = len(suspects.values) + len(suspects.places) <= near.DOUBTS_MAX
-    return few and proof.holds(HISTORY, CLIENTS, TIME, SESSIONS, *(name for name, wanted in there if wanted))
-
-
-def _cut_out(
-    workers: Workers, run: Run, inputs: Inputs, suspects: near.Suspects, into: Path
-) -> dict[str, int]:
-    """The tables of what is near the suspects. Nothing if that is much, or cannot be told."""
-
-    def cut(*tasks: Around | CutShard) -> list[Cut]:
-        return [msgspec.msgpack.decode(one, type=Cut) for one in workers(list(map(msgspec.msgpack.encode, tasks)))]
-
-    (around,) = cut(Around(run, suspects, str(into)))
-    if not around.kept:
-        return {}
-    shards = [
-        CutShard(run.source, shard, members, run.logs[shard].longest[1], around.kept[shard], str(into))
-        for shard, members in inputs.shards.items()
-        if run.logs[shard].longest[1] >= 0
-    ]
-    return around.files | {name: rows for one in cut(*shards) for name, rows in one.files.items()}
-
-
-_OF_MEMBERS = ("deliveries", "outcomes", "reads", "writes", "submitted")
-"""Tables in which nobody else has a row; a replica that is still to be added has had lives."""
-
-
-def _is_whole(source: Source, inputs: Inputs) -> None:
-    """Nothing is missing or strange among the journals."""
-    trust(not inputs.unsure and not inputs.foreign, "damaged or foreign journals")
-    trust(0 < len(inputs.shards) <= SHARDS_MAX, f"{len(inputs.shards)} shards")
-    trust(len(set(inputs.replicas)) == len(inputs.replicas), "a replica of two shards")
-    for table in _OF_MEMBERS:
-        trust({*source.files[table]} <= {NOBODY, *inputs.replicas}, "a journal of a replica that nobody knows")
-
-
-def _add_shards(proof: Proof, found: Sequence[OfShard]) -> None:
-    proof.proved |= set(LOGS)
-    proof.tops = [top for one in found for top in one.log.tops]
-    sums = [sum(one.log.optimistic[n] for one in found) for n in range(3)]
-    proof.optimistic = (sums[0], sums[1], sums[2])
-    proof.slices = [row for one in found for row in one.slices]
-
-
-def _add(proof: Proof, found: Proof) -> None:
-    """What another task has proved and counted."""
-    proof.proved |= found.proved
-    proof.why |= found.why
-    proof.slices = proof.slices + found.slices
-    for name in _COUNTED:
-        if counted := getattr(found, name):
-            setattr(proof, name, counted)
-
-
-_COUNTED = ("unsubmitted", "waiting", "unknown", "thin", "functions", "compared", "answered", "at_positions",
-            "promises", "late", "inverted", "untimed", "other", "values", "places")  # fmt: skip

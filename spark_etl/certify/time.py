@@ -10,17 +10,15 @@ import pyarrow as pa
 
 from spark_etl.certify.arrays import (
     NOTHING,
-    entries,
     greatest_before,
     halves,
-    names,
+    index_in,
     numbers,
-    pick,
     ranks,
     trust,
     who_is_greatest_before,
 )
-from spark_etl.certify.client import Operations, Placed
+from spark_etl.certify.client import Operations, Placed, told_reads
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.log import TAKEN
 
@@ -62,6 +60,10 @@ def steps(
     there = (at.of(found.applied) != 0) & ~ops.at_position
     trust(~(ops.at_position & (at.row >= 0)), "a read that stands in a journal, too")
     plain, reads = np.flatnonzero(there), np.flatnonzero(ops.at_position)
+    if not len(reads):
+        (version,) = ranks(found.gts)
+        nodes = np.concatenate([version, np.full(len(ops.invoke), -1)])
+        return Course(plain, version[at.row[plain]], nodes, np.zeros(0, np.int64))
     last, following, has_next = _places_of(ops, reads, logs)
     version, before, after = ranks(found.gts, last, following)
     done_op = np.concatenate([plain[ops.ok[plain]], reads])
@@ -75,7 +77,7 @@ def steps(
     known, told = np.append(done, NOTHING)[row], np.append(done_op, -1)[row]
     late = (known > before) & (~has_next | (known < after))
     base = np.where(late, known, before)
-    when, ids = ops.invoke[reads], halves(ops.id)[reads]
+    when, ids = ops.invoke[reads], ops.ids[reads]
     trust(when >= 0, "a time before the beginning")
     turns = np.column_stack([np.ones(len(reads), np.int64), when]).astype(np.uint64)
     keys = np.concatenate([
@@ -132,11 +134,11 @@ def processes(ops: Operations) -> np.ndarray:
     return ranks(np.column_stack([ops.file, ops.process]))[0]
 
 
-def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> np.ndarray:
+def positions(ops: Operations, course: Course, found: Transactions, logs: Sequence[AgreedLog]) -> np.ndarray:
     """The reads at positions that are behind what their client, or anybody by the clock, knew of that shard
     (`checks.positions.stale`), and who knew it: rows of operations. Suspect."""
     reads = np.flatnonzero(ops.at_position)
-    op, at_shard, at = visits(ops, course, logs)
+    op, at_shard, at = visits(ops, course, found, logs)
     place = ranks(np.column_stack([at_shard, ops.file[op]]))[0]
     session = ranks(np.column_stack([at_shard, processes(ops)[op]]))[0]
     is_read = np.arange(len(op)) < len(reads)
@@ -145,32 +147,32 @@ def positions(ops: Operations, course: Course, logs: Sequence[AgreedLog]) -> np.
         np.concatenate([at, np.full(len(reads), NOTHING)]),
     )[len(op):]  # fmt: skip
     in_session = greatest_before(session, ops.line[op], at)[is_read]
-    found = []
+    rows = []
     for whose, known in ((place, in_time), (session, in_session)):
         behind = known > at[is_read]
         had, wanted = ranks(np.column_stack([whose, at]), np.column_stack([whose[is_read], known])[behind])
-        found += [reads[behind], op[np.isin(had, wanted)]]
-    return np.unique(np.concatenate(found))
+        rows += [reads[behind], op[np.isin(had, wanted)]]
+    return np.unique(np.concatenate(rows))
 
 
 def visits(
-    ops: Operations, course: Course, logs: Sequence[AgreedLog]
+    ops: Operations, course: Course, found: Transactions, logs: Sequence[AgreedLog]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where acknowledged operations were (`checks.positions.visits`): operation, shard and position, reads at positions
     first."""
     reads = np.flatnonzero(ops.at_position)
     read_shard, read_position = where(ops, reads)
     acknowledged = course.op[ops.ok[course.op] & ~ops.at_position[course.op]]
-    mine = names(ops.id, *(log.outcomes["id"] for log in logs))
+    mine = index_in(ops.ids[acknowledged], found.ids)
     who, shard, position = [reads], [read_shard], [read_position]
-    for log, theirs in zip(logs, mine[1:], strict=True):
-        first = np.full(int(max(m.max(initial=-1) for m in mine)) + 1, NOTHING, np.int64)
+    for log, theirs in zip(logs, found.accounts, strict=True):
+        first = np.full(len(found.ids) + 1, NOTHING, np.int64)
         taken = np.isin(numbers(log.outcomes["status"]), TAKEN)
         first[theirs[taken]] = numbers(log.outcomes["position"])[taken]
-        here = acknowledged[first[mine[0][acknowledged]] != NOTHING]
-        who.append(here)
-        shard.append(np.full(len(here), log.shard))
-        position.append(first[mine[0][here]])
+        here = first[mine] != NOTHING
+        who.append(acknowledged[here])
+        shard.append(np.full(int(here.sum()), log.shard))
+        position.append(first[mine][here])
     return np.concatenate(who), np.concatenate(shard), np.concatenate(position)
 
 
@@ -180,6 +182,6 @@ def placed_reads(ops: Operations, log: AgreedLog) -> pa.Table:
     shard, position = where(ops, reads)
     reads, position = reads[shard == log.shard], position[shard == log.shard]
     last, _, _ = places(log, position)
-    row, key, version = entries(pick(ops.history["reads"], ops.end[reads]))
+    row, key, version = told_reads(ops, reads)
     place = pa.Array.from_buffers(pa.binary(16), len(row), [None, pa.py_buffer(last[row].astype(">u8").tobytes())])
     return pa.table({"key": key.cast(pa.binary()), "place": place, "version": version, "op": reads[row]})

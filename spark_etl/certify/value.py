@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import entries, halves, names, pick, ranks, trust, valid, whole
+from spark_etl.certify.arrays import all_differ, entries, halves, index_in, names, pick, ranks, trust, valid, whole
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
 from spark_etl.checks.values import READERS, replayed
@@ -26,8 +27,10 @@ class Compared(NamedTuple):
     wrong: list[tuple[int, list[bytes]]]
 
 
-def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, writes: pa.Table) -> Compared:
-    """Whether all that clients asked and were told comes out again (READS, WRITES of all shards). Suspect."""
+def certify(
+    ops: Operations, at: Placed, found: Transactions, read: Callable[[str, Sequence[str]], pa.Table]
+) -> Compared:
+    """Whether all that clients asked and were told comes out again. read: reads or writes of all shards. Suspect."""
     kinds = np.asarray(pc.is_in(ops.asked("f"), value_set=pa.array(READERS)).to_numpy(zero_copy_only=False), bool)
     value = value_of(ops)
     integers = kinds & ops.ok & valid(value)
@@ -35,11 +38,12 @@ def certify(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, w
     wanted = np.flatnonzero((valid(ops.asked("asked")) | integers) & (everywhere | ops.at_position))
     if not len(wanted):
         return Compared(0, int(ops.ok.sum()), [])
-    ids = ops.id.take(pa.array(wanted))
-    trust(pc.count_distinct(ids).as_py() == len(ids), "two operations of one id")
-    seen = _seen(ops, wanted, reads.filter(pc.is_in(reads["id"], value_set=ids)), writes)
-    writes = writes.filter(pc.is_in(writes["id"], value_set=ids))
-    wrote = _by_id(ops.id, writes["id"])
+    ids = ops.ids[wanted]
+    trust(all_differ(ids), "two operations of one id")
+    reads, writes = read("reads", READS), read("writes", WRITES)
+    seen = _seen(ops, wanted, reads.filter(pa.array(index_in(halves(reads["id"]), ids) >= 0)), writes)
+    writes = writes.filter(pa.array(index_in(halves(writes["id"]), ids) >= 0))
+    wrote = _by_id(ops.ids, writes["id"])
     rows = pick(ops.history["asked"], ops.begin[wanted]).to_pylist()
     told = pick(ops.history["told"], ops.end[wanted]).to_pylist()
     integer = pc.if_else(pa.array(integers[wanted]), value.take(pa.array(wanted)), pa.scalar(None, value.type))
@@ -67,12 +71,11 @@ def value_of(ops: Operations) -> pa.Array:
     return pc.if_else(pa.array(valid(end)), end, begin)
 
 
-def _by_id(ids: pa.Array, rows: Any) -> dict[int, list[int]]:
+def _by_id(ids: np.ndarray, rows: Any) -> dict[int, list[int]]:
     """Operation -> the rows with its id."""
-    at = pc.index_in(whole(rows), value_set=ids).to_pylist()
     found: dict[int, list[int]] = {}
-    for row, op in enumerate(at):
-        if op is not None:
+    for row, op in enumerate(index_in(halves(rows), ids).tolist()):
+        if op >= 0:
             found.setdefault(op, []).append(row)
     return found
 
@@ -84,7 +87,7 @@ def _seen(
     reads: theirs."""
     leader = wanted[ops.at_position[wanted]]
     row, name, told = entries(pick(ops.history["reads"], ops.end[leader]))
-    op = np.concatenate([np.asarray(pc.fill_null(pc.index_in(whole(reads["id"]), value_set=ops.id), -1)), leader[row]])
+    op = np.concatenate([index_in(halves(reads["id"]), ops.ids), leader[row]])
     key = pa.concat_arrays([whole(reads["key"]), name.cast(pa.binary())])
     version = pa.concat_arrays([whole(reads["version"]), told])
     at, place = names(key, writes["key"])

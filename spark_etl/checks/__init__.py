@@ -8,6 +8,8 @@
     replay         a transaction once more, on the values that it read
     positions      reads that a leader answered from a position of its log
     promises       reads of several shards, snapshots, and reads that may be old
+    watches        what watches told
+    ranges         what histories say of ranges that were read
     sessions       session guarantees
     bank           the bank's total
     workloads      ring, long fork, set, counter

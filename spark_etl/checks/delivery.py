@@ -62,17 +62,27 @@ def unsubmitted(messages: DataFrame, submitted: DataFrame) -> DataFrame:
     return messages.join(known, "id", "left_anti")
 
 
-def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forgetful: Sequence[int]) -> DataFrame:
-    """What is delivered was multicast by somebody, and to this shard. Names: never-submitted, wrong-destination.
+def sent_elsewhere(messages: DataFrame, submitted: DataFrame) -> DataFrame:
+    """The delivered messages of which a journal says that they were multicast to other shards (`sent`) than those that
+    they were delivered for."""
+    sent = submitted.select("id", F.col("destinations").alias("sent"), F.col("replica").alias("sender")).distinct()
+    return messages.join(sent, "id").where(F.col("sent") != F.col("destinations"))
 
-    missing: from `unsubmitted`. A multicast leaves before its record must be durable, so it may be lost with a crash:
-    messages whose origin is in `forgetful` are not accused; nor are those of format 1 that a client says it invoked,
-    maybe through several replicas.
+
+def validity(
+    log: DataFrame, missing: DataFrame, elsewhere: DataFrame, invoked: DataFrame | None, forgetful: Sequence[int]
+) -> DataFrame:
+    """What is delivered was multicast by somebody, to these shards, of which this is one. Names: never-submitted,
+    wrong-destination, multicast-elsewhere.
+
+    missing: from `unsubmitted`. elsewhere: from `sent_elsewhere`. A multicast leaves before its record must be durable,
+    so it may be lost with a crash: messages whose origin is in `forgetful` are not accused; nor are those of format 1
+    that a client says it invoked, maybe through several replicas.
     """
     accused = missing.where(~_is_in("origin", forgetful) & ~_is_in("origin_max", forgetful))
     if invoked is not None:
         accused = accused.join(invoked.select("id").distinct(), "id", "left_anti")
-    elsewhere = log.where(F.col("id").isNotNull() & ~F.array_contains("destinations", F.col("shard")))
+    astray = log.where(F.col("id").isNotNull() & ~F.array_contains("destinations", F.col("shard")))
     return union(
         [
             violations(
@@ -87,7 +97,7 @@ def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forg
                 replicas=[F.col("origin")],
             ),
             violations(
-                elsewhere,
+                astray,
                 "wrong-destination",
                 text(
                     "replica {} of shard {} delivered message {} at position {}, which is addressed to shards {} only",
@@ -97,19 +107,32 @@ def validity(log: DataFrame, missing: DataFrame, invoked: DataFrame | None, forg
                 [F.col("id")],
                 replicas=[F.col("replica")],
             ),
+            violations(
+                elsewhere,
+                "multicast-elsewhere",
+                text(
+                    "message {} was multicast by replica {} to shards {}, and delivered as one for shards {}",
+                    id_text(F.col("id")), F.col("sender"), F.concat_ws(", ", "sent"),
+                    F.concat_ws(", ", "destinations"),
+                ),
+                [F.col("id")],
+                replicas=[F.col("sender")],
+            ),
         ]
     )  # fmt: skip
 
 
 def agreement(
-    log: DataFrame, disputed: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame, holed: Sequence[int]
-) -> DataFrame:
+    log: DataFrame, disputed: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame, holed: Sequence[int],
+    down: Sequence[int],
+) -> DataFrame:  # fmt: skip
     """The replicas of a shard deliver the same message with the same timestamp at the same position, and none leaves
-    one out. Names: position-disagreement, lost-delivery.
+    one out. Names: position-disagreement, lost-delivery, stop-disagreement.
 
     A replica that is merely behind has not lost anything yet: only a later position of its own (`tops`: replica, shard,
-    top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss. holed: replicas of whose
-    journals more than the end is missing; what they lack is no evidence. disputed: `relations.disputed`. installs:
+    top) or its word at a clean stop (`stops`: replica, shard, delivered) proves a loss; nor does it have more than it
+    said then, unless it started again (`down`). holed: replicas of whose journals more than the end is missing; what
+    they lack is no evidence. disputed: `relations.disputed`. installs:
     replica, installed, installed_offset, of snapshots: what a replica skipped there up to that position is not lost.
     """
     flag = F.when(F.col("few.value.expired"), " as expired").otherwise("")
@@ -129,7 +152,9 @@ def agreement(
         [F.col("few.value.id"), F.col("most.value.id")],
         replicas=[F.col("few.replicas")[0], F.col("most.replicas")[0]],
     )  # fmt: skip
-    return disagreements.unionByName(_lost(log, tops, stops, installs, holed))
+    ends = stops.join(tops, ["replica", "shard"], "left").where(~_is_in("replica", holed))
+    ends = ends.withColumn("top", F.coalesce("top", F.lit(0)))
+    return union([disagreements, _lost(log, ends, installs, holed), _beyond(ends, installs, down)])
 
 
 def dissent(disputed: DataFrame, value: Column) -> DataFrame:
@@ -162,7 +187,22 @@ def replicas_text(replicas: str) -> Column:
     )
 
 
-def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame, holed: Sequence[int]) -> DataFrame:
+def _beyond(ends: DataFrame, installs: DataFrame, down: Sequence[int]) -> DataFrame:
+    more = ends.where((F.col("top") > F.col("delivered")) & ~_is_in("replica", down))
+    return violations(
+        _without(more, installs, F.col("delivered") < F.col("installed")),
+        "stop-disagreement",
+        text(
+            "replica {} of shard {} said at its last clean stop that it had delivered {} messages, but its journal"
+            " holds them up to position {}",
+            F.col("replica"), F.col("shard"), F.col("delivered"), F.col("top"),
+        ),
+        replicas=[F.col("replica")],
+        positions=[F.col("top")],
+    )  # fmt: skip
+
+
+def _lost(log: DataFrame, ends: DataFrame, installs: DataFrame, holed: Sequence[int]) -> DataFrame:
     in_log = Window.partitionBy("replica").orderBy("position")
     gaps = (
         log.where(F.col("id").isNotNull() & ~_is_in("replica", holed))
@@ -175,8 +215,7 @@ def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame
     between = (F.col("installed_offset") > F.col("offset_before")) & (F.col("installed_offset") < F.col("offset"))
     skipped = between & (F.col("position") <= F.col("installed") + 1)
     gaps = _without(gaps, installs, skipped)
-    ends = stops.join(tops, ["replica", "shard"], "left").where(~_is_in("replica", holed))
-    ends = ends.where(F.coalesce("top", F.lit(0)) < F.col("delivered"))
+    ends = ends.where(F.col("top") < F.col("delivered"))
     ends = _without(ends, installs, F.col("delivered") <= F.col("installed"))
     return union(
         [
@@ -197,7 +236,7 @@ def _lost(log: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame
                 text(
                     "replica {} of shard {} said at its clean stop that it had delivered {} messages, but its journal"
                     " holds them only up to position {}",
-                    F.col("replica"), F.col("shard"), F.col("delivered"), F.coalesce("top", F.lit(0)),
+                    F.col("replica"), F.col("shard"), F.col("delivered"), F.col("top"),
                 ),
                 replicas=[F.col("replica")],
                 positions=[F.col("top")],

@@ -10,11 +10,13 @@ is left is put among the transactions, and there was an instant if it is on no c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_etl.checks.ranges import scanned
 from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
 from spark_etl.frames.edges import RW, WR
 
@@ -89,6 +91,78 @@ def otherwise_there(told: DataFrame, unsure: Sequence[int], open_ends: Mapping[i
         ),
         [F.col("id")],
         [F.col("key")],
+    )  # fmt: skip
+
+
+_SCANNED = "file string, id binary, f string, first binary, end binary, number long, keys array<string>"
+
+
+def _scans(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist(
+            [
+                {"file": row["file"], "id": row["id"], "f": row["f"], **one._asdict()}
+                for row in batch.to_pylist()
+                for one in scanned(row["asked"], row["told"])
+            ],
+            schema=_ARROW,
+        )
+
+
+_ARROW = pa.schema([
+    ("file", pa.string()), ("id", pa.binary()), ("f", pa.string()), ("first", pa.binary()), ("end", pa.binary()),
+    ("number", pa.int64()), ("keys", pa.list_(pa.string())),
+])  # fmt: skip
+
+
+def incomplete(
+    promised: DataFrame, looks: DataFrame, journal_writes: DataFrame, writes: DataFrame, unsure: Sequence[int],
+    open_ends: Mapping[int, bytes],
+) -> DataFrame:  # fmt: skip
+    """Ranges in which a key stood that they did not show, or another number of keys. Of a run in which no key has gone
+    to another shard. Names: key-left-out, otherwise-counted. Arguments: as of `told` and `otherwise_there`."""
+    ranges = promised.select("file", "id", "f", "asked", "told").mapInArrow(_scans, _SCANNED)
+    owner = journal_writes.groupBy("key").agg(F.min("shard").alias("shard"))
+    dies = F.lead("gts").over(Window.partitionBy("key").orderBy("gts"))
+    lives = writes.select("key", "gts", "deleted", dies.alias("dies")).where(~F.col("deleted")).join(owner, "key")
+    within = (F.col("key") >= F.col("first")) & ((F.length("end") == 0) | (F.col("key") < F.col("end")))
+    stood = lives.join(F.broadcast(ranges), within)
+    stood = stood.join(looks.select("file", "id", "shard", "at"), ["file", "id", "shard"], "left")
+    seen = promised.select("file", "id", F.when(F.size("places") == 0, F.col("seen")).alias("seen"))
+    stood = stood.join(seen, ["file", "id"]).withColumn("at", F.coalesce("seen", "at"))
+    stood = stood.where((F.col("gts") <= F.col("at")) & (F.col("dies").isNull() | (F.col("dies") > F.col("at"))))
+    doubtful = F.col("shard").isin(list(unsure)) | F.col("at").isNull()
+    for shard, end in open_ends.items():
+        doubtful = doubtful | ((F.col("shard") == shard) & (F.col("at") > F.lit(end)))
+    left_out = stood.where(F.col("keys").isNotNull() & ~doubtful)
+    left_out = left_out.where(~F.array_contains("keys", F.col("key").cast("string")))
+    counted = ["file", "id", "f", "first", "end", "number"]
+    numbers = ranges.where(F.col("keys").isNull()).select(*counted).distinct()
+    there = stood.groupBy(*counted).agg(F.count("*").alias("there"))
+    other = numbers.join(there, counted, "left").withColumn("there", F.coalesce("there", F.lit(0)))
+    other = other.where(F.col("there") != F.col("number"))
+    other = other.join(looks.where(doubtful).select("file", "id"), ["file", "id"], "left_anti")
+    if unsure or open_ends:
+        other = other.join(seen.where("seen IS NULL"), ["file", "id"], "left_semi")
+    return violations(
+        left_out,
+        "key-left-out",
+        text(
+            "{} {} was not told of key {} in its range; where it was read version {} stood ({})",
+            F.col("f"), id_text(F.col("id")), key_text(F.col("key")), version_text(F.col("gts")), F.col("file"),
+        ),
+        [F.col("id")],
+        [F.col("key")],
+    ).unionByName(
+        violations(
+            other,
+            "otherwise-counted",
+            text(
+                "{} {} was told of {} keys in its range; where they were counted {} stood ({})",
+                F.col("f"), id_text(F.col("id")), F.col("number"), F.col("there"), F.col("file"),
+            ),
+            [F.col("id")],
+        )
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ DIRECTORY = "base"
 _NEVER = (0, 0, 0, 0)
 _ABSENT = bytes(16)
 _AT_POSITIONS = ("deliveries", "outcomes", "reads", "writes")
+_OF_CLIENTS = ("history", "watched")
 
 
 class Base(msgspec.Struct):
@@ -108,7 +109,7 @@ def _cut(out: Path, manifest: Manifest, base: Base) -> tuple[Path, Manifest]:
     told = _Told(into)
     below = _answered_below(out, manifest, base)
     rows_of: dict[int, set[tuple[bytes, bytes]]] = defaultdict(set)
-    for table in (*schemas.TABLES, "history"):
+    for table in (*schemas.TABLES, *_OF_CLIENTS):
         for path in _paths(out, manifest, table):
             whole = pq.ParquetFile(path).read()
             if table in _AT_POSITIONS:
@@ -142,7 +143,7 @@ class _Told:
         if not rows.num_rows:
             return
         name = f"{place(table)}/{stem}.parquet"
-        state = self._histories if table == "history" else self._journals
+        state = self._histories if table in _OF_CLIENTS else self._journals
         pq.write_table(rows, self._into / name)
         state.files[name] = (self._into / name).stat().st_size
         state.rows = dict(Counter(state.rows) + Counter({table: rows.num_rows}))

@@ -12,21 +12,28 @@ import pyarrow as pa
 from kvstore.core import audit
 from multicast.types import ZERO, Timestamp
 from spark_etl import schemas
-from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT64, arrow_schema, check_numbers
+from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT64, Batches, arrow_schema, check_numbers
 
-_HISTORY = arrow_schema(schemas.HISTORY)
+_SCHEMAS = {"history": arrow_schema(schemas.HISTORY), "watched": arrow_schema(schemas.WATCHED)}
 _decode_event = msgspec.json.Decoder(audit.HistoryEvent).decode
 EVENT_TYPES = ("invoke", "ok", "fail", "info")
+WATCH = "watch"
 
 
-def _event_row(name: str, number: int, line: bytes) -> tuple[Any, ...]:
-    """One row of `schemas.HISTORY`. ValueError if the line is no event."""
+def _row(name: str, number: int, line: bytes) -> tuple[str, tuple[Any, ...]]:
+    """The table of an event, and its row there. ValueError if the line is no event."""
     try:
         event = _decode_event(line)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if event.type == WATCH:
+        return "watched", _watch_row(name, number, event)
+    return "history", _event_row(name, number, event)
+
+
+def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, ...]:
     if event.type not in EVENT_TYPES:
-        raise ValueError(f"type: one of {', '.join(EVENT_TYPES)}, not {event.type!r}")
+        raise ValueError(f"type: one of {', '.join((*EVENT_TYPES, WATCH))}, not {event.type!r}")
     seen = Timestamp.parse(event.at).encode() if event.at else ZERO.encode() if event.places else None
     version = Timestamp.parse(event.version).encode() if event.version and seen is None else None
     reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]
@@ -42,38 +49,58 @@ def _event_row(name: str, number: int, line: bytes) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def _watch_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, ...]:
+    if event.f not in audit.WATCH_EVENTS:
+        raise ValueError(f"f: of a watch, one of {', '.join(audit.WATCH_EVENTS)}, not {event.f!r}")
+    check_numbers("an event", INT64, event.at_us)
+    version = Timestamp.parse(event.version).encode() if event.version else None
+    first = end = changes = None
+    if event.f == "begin":
+        if event.asked is None or len(event.asked.success) != 1 or len(event.asked.success[0]) != 3:
+            raise ValueError("a watch begins with its bounds")
+        first, end = [str(bound).encode() for bound in event.asked.success[0][1:]]
+    elif event.f == "change":
+        told = event.told[0] if event.told else None
+        if version is None or not isinstance(told, dict):
+            raise ValueError("a change is of a version, and tells of keys")
+        changes = list(told.items())
+    return name, number, event.at_us, uuid.UUID(event.id).bytes, event.f, version, first, end, changes
+
+
 def _json(one: Any) -> str | None:
     return None if one is None else msgspec.json.encode(one).decode()
 
 
-def parse_history(name: str, data: bytes, first: int = 1) -> Iterator[pa.RecordBatch]:
-    """The events of a client history, the number of whose first line is `first`. A last line without its end is a
-    killed client's and ignored."""
-    rows: list[tuple[Any, ...]] = []
+def parse_history(name: str, data: bytes, first: int = 1) -> Iterator[Batches]:
+    """The events of a client history, the number of whose first line is `first`: of each table the next rows. A last
+    line without its end is a killed client's and ignored."""
+    rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _SCHEMAS}
     lines = data.split(b"\n")
     for number, line in enumerate(lines[:-1], first):
         if not line.strip():
             continue
         try:
-            rows.append(_event_row(name, number, line))
+            table, row = _row(name, number, line)
         except ValueError as error:  # msgspec's errors are ValueErrors
-            rows.append(_bad_line(name, number, str(error)))
-        if len(rows) >= BATCH_ROWS:
-            yield _batch(rows)
-            rows = []
-    if rows:
-        yield _batch(rows)
+            table, row = "history", _bad_line(name, number, str(error))
+        rows[table].append(row)
+        if len(rows[table]) >= BATCH_ROWS:
+            yield {table: _batch(table, rows[table])}
+            rows[table] = []
+    if rest := {table: _batch(table, some) for table, some in rows.items() if some}:
+        yield rest
 
 
 def _bad_line(name: str, number: int, reason: str) -> tuple[Any, ...]:
-    return (name, number, *[None] * (len(_HISTORY) - 3), reason)
+    return (name, number, *[None] * (len(_SCHEMAS["history"]) - 3), reason)
 
 
 def unreadable_history(name: str, reason: str) -> pa.RecordBatch:
     """That nothing of a history could be read; its line is 0."""
-    return _batch([_bad_line(name, 0, reason)])
+    return _batch("history", [_bad_line(name, 0, reason)])
 
 
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _HISTORY, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_HISTORY)
+def _batch(table: str, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    schema = _SCHEMAS[table]
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

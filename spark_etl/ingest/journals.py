@@ -40,6 +40,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "map<string,binary>": pa.map_(pa.string(), pa.binary()),
     "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
     "map<int,bigint>": pa.map_(pa.int32(), pa.int64()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
 

@@ -3,6 +3,7 @@
     OUT/extract.json                              what was read, up to where; the version of the tables
     OUT/journal/table=NAME/r0-s00000000-b64.parquet   of replica 0's segment 0, from byte 64 on
     OUT/history/h0-b0.parquet                     of the first history, from byte 0 on
+    OUT/watched/h0-b0.parquet                     of its watches
     OUT/trace/t0.parquet                          of the first trace of a simulation
 
 A file that was not touched since is not opened again. One that was touched is compared, by checksum, up to where it had
@@ -96,7 +97,7 @@ class Manifest(msgspec.Struct):
         return [*self.segments.values(), *self.histories.values(), *self.traces.values()]
 
     def rows(self) -> dict[str, int]:
-        """How many rows each table has; "history" and "frames" too."""
+        """How many rows each table has; "history", "watched" and "frames" too."""
         counts: Counter[str] = Counter()
         for state in self._states():
             counts.update(state.rows)
@@ -121,10 +122,10 @@ def place(table: str) -> str:
     return _PLACES.get(table, f"journal/table={table}")
 
 
-_PLACES = {"history": "history", "frames": "trace"}
-_PATTERNS = ("journal/**/*", "history/**/*", "trace/**/*")
+_PLACES = {"history": "history", "watched": "watched", "frames": "trace"}
+_PATTERNS = ("journal/**/*", *(f"{directory}/**/*" for directory in _PLACES.values()))
 _TABLES = {name: schemas.table_schema(name) for name in schemas.TABLES}
-_TABLES |= {"history": schemas.HISTORY, "frames": schemas.FRAMES}
+_TABLES |= {"history": schemas.HISTORY, "watched": schemas.WATCHED, "frames": schemas.FRAMES}
 _EMPTY = {f"{place(table)}/empty.parquet": arrow_schema(schema) for table, schema in _TABLES.items()}
 """A file without rows per table: it says which columns there are, and makes the table one even if nothing else does."""
 
@@ -254,8 +255,8 @@ def _read_history(name: str, path: Path, number: int, old: SourceState | None, o
         return _unreadable_history(name, _why(error), number, out), 0
     data = data[: data.rfind(b"\n") + 1]
     with _Writer(out, f"h{number}-b{state.read}") as writer:
-        for batch in parse_history(name, data, state.records + 1):
-            writer.add({"history": batch})
+        for batches in parse_history(name, data, state.records + 1):
+            writer.add(batches)
         return SourceState(
             name, touched, state.read + len(data), zlib.crc32(data, state.crc), state.records + data.count(b"\n"),
             dict(Counter(state.rows) + writer.rows), state.files | writer.close(),
@@ -420,7 +421,7 @@ def _clean(out: Path, named: set[str]) -> None:
 def clear(out: Path) -> None:
     """No tables are left."""
     _clean(out, set())
-    for directory in (*out.glob("journal/table=*"), *map(out.joinpath, ("journal", "history", "trace"))):
+    for directory in (*out.glob("journal/table=*"), *map(out.joinpath, ("journal", *_PLACES.values()))):
         with suppress(OSError):
             directory.rmdir()
 
@@ -439,7 +440,7 @@ class Tables:
         self.counts = manifest.rows()
 
     def frame(self, table: str) -> DataFrame:
-        """A table of `schemas.TABLES`, "history" or "frames"."""
+        """A table of `schemas.TABLES`, "history", "watched" or "frames"."""
         return self.spark.read.schema(_TABLES[table]).parquet(*(str(path.absolute()) for path in self._paths(table)))
 
     def _paths(self, table: str) -> list[Path]:

@@ -16,7 +16,8 @@ from scipy.sparse.csgraph import connected_components
 
 CYCLES_MAX = 5
 STARTS_MAX = 200
-"""From how many nodes of a component a shortest cycle is looked for; beyond it the cycle shown may not be shortest."""
+"""From how many nodes of a component a shortest cycle is looked for; of more, from those that are likely, if any, and
+beyond it the cycle shown may not be shortest."""
 
 
 class Interval(NamedTuple):
@@ -51,16 +52,20 @@ def _real_time(intervals: list[Interval], nodes: int) -> tuple[np.ndarray, np.nd
 
 
 def find_cycles(
-    source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int, cycles_max: int = CYCLES_MAX
-) -> tuple[list[list[int]], int]:
+    source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int, cycles_max: int = CYCLES_MAX,
+    likely: np.ndarray | None = None,
+) -> tuple[list[list[int]], int]:  # fmt: skip
     """A shortest cycle of up to `cycles_max` components, as lists of nodes 0 <= n < nodes, and how many components have
-    one. A step of a cycle that is no edge given is a real-time edge."""
+    one. A step of a cycle that is no edge given is a real-time edge. likely: nodes on cycles, if known."""
     graph, labels, sizes = _components(source, target, intervals, nodes)
     cyclic = np.flatnonzero(sizes > 1)
     cyclic = cyclic[np.argsort(sizes[cyclic], kind="stable")]
     found = []
     for label in cyclic[:cycles_max]:
         members = np.flatnonzero(labels[:nodes] == label)
+        if likely is not None and len(members) > STARTS_MAX:
+            mine = np.intersect1d(members, likely)
+            members = mine if len(mine) else members
         found.append(_shortest_cycle(graph, labels, members, nodes))
     return found, len(cyclic)
 

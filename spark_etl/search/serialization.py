@@ -53,16 +53,19 @@ class CycleSearch(msgspec.Struct):
 
 
 class _Graph(NamedTuple):
-    """Nodes are places in `hashes`."""
+    """Nodes are places in `hashes`. back: of each edge whether it runs against the order of versions."""
 
     hashes: np.ndarray
     source: np.ndarray
     target: np.ndarray
+    back: np.ndarray
     intervals: list[Interval]
 
 
 def _graph(edges: DataFrame, timeline: DataFrame | None) -> _Graph:
-    numeric = _numbers(edges.select(F.xxhash64("source").alias("s"), F.xxhash64("target").alias("t")).distinct())
+    back = (F.col("source") > F.col("target")).alias("back")
+    pairs = edges.select(F.xxhash64("source").alias("s"), F.xxhash64("target").alias("t"), back)
+    numeric = _numbers(pairs.distinct())
     times: dict[str, np.ndarray] = {}
     if timeline is not None:
         times = _numbers(
@@ -78,7 +81,7 @@ def _graph(edges: DataFrame, timeline: DataFrame | None) -> _Graph:
         node = np.searchsorted(hashes, times["node"][mine])
         intervals.append(Interval(node, times["invoke_us"][mine], times["end"][mine]))
     source, target = np.searchsorted(hashes, numeric["s"]), np.searchsorted(hashes, numeric["t"])
-    return _Graph(hashes, source, target, intervals)
+    return _Graph(hashes, source, target, numeric["back"], intervals)
 
 
 def search(edges: DataFrame, names: DataFrame, timeline: DataFrame | None) -> CycleSearch:
@@ -86,8 +89,9 @@ def search(edges: DataFrame, names: DataFrame, timeline: DataFrame | None) -> Cy
 
     names: gts, id, f (may be null) of every transaction.
     """
-    hashes, source, target, intervals = _graph(edges, timeline)
-    cycles, components = find_cycles(source, target, intervals, len(hashes))
+    hashes, source, target, back, intervals = _graph(edges, timeline)
+    likely = np.unique(source[back])  # through these goes every cycle of dependencies alone
+    cycles, components = find_cycles(source, target, intervals, len(hashes), likely=likely)
     explained = _explain([[int(hashes[n]) for n in cycle] for cycle in cycles], edges, names, timeline)
     good = [cycle for cycle in explained if cycle is not None]
     return CycleSearch(components, good, len(explained) - len(good))
@@ -99,7 +103,7 @@ def residue(edges: DataFrame, sessions: DataFrame | None, timeline: DataFrame | 
     pairs = edges.select("source", "target")
     if sessions is not None:
         pairs = pairs.unionByName(sessions.select("source", "target"))
-    hashes, source, target, intervals = _graph(pairs, timeline)
+    hashes, source, target, _, intervals = _graph(pairs, timeline)
     return [int(hash) for hash in hashes[cyclic_nodes(source, target, intervals, len(hashes))]]
 
 

@@ -36,7 +36,7 @@ from client_sdk.hedging import SAVED_MAX, Hedges
 from multicast.types import is_uuid7, new_message_id
 from tests.client_sdk.fake import FakeCluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 ODD_KEYS = [
     b"a",
@@ -60,7 +60,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 def client(cluster: FakeCluster, **options: float) -> AsyncClient:
-    options = {"timeout": 15.0, "attempt_timeout": 10.0, **options}
+    options = {"timeout": 60.0, "attempt_timeout": 50.0, **options}
     return AsyncClient(cluster.urls[0], **options)
 
 
@@ -208,7 +208,7 @@ async def test_a_new_leader_is_learnt() -> None:
 
 
 async def test_a_dead_replica_is_survived_and_used_again_after_its_return() -> None:
-    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=15.0, refresh=0.05) as store:
+    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=60.0, refresh=0.05) as store:
         await store.put("k", "1")
         leader = cluster.leader(b"k")
         await leader.stop()
@@ -466,7 +466,7 @@ async def test_a_commit_whose_answer_was_lost_knows_whether_it_was_applied(succe
 
 
 async def test_transact_runs_again_until_it_commits() -> None:
-    async with FakeCluster() as cluster, client(cluster, timeout=10.0) as store:
+    async with FakeCluster() as cluster, client(cluster, timeout=60.0) as store:
 
         async def increment(t) -> int:
             value = int(await t.get("n") or b"0") + 1

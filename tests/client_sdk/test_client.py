@@ -34,7 +34,7 @@ from client_sdk.keyspace import Keyspace
 from tests.client_sdk.fake import FakeCluster
 from tests.kvstore.live import wait_until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 def test_every_method_answers_as_the_asynchronous_one(cluster: FakeCluster) -> None:
-    with Client(cluster.urls, timeout=15.0) as store:
+    with Client(cluster.urls, timeout=60.0) as store:
         version = store.put("a", "1")
         found = store.get(b"a")
         assert found is not None
@@ -82,7 +82,7 @@ def test_every_method_answers_as_the_asynchronous_one(cluster: FakeCluster) -> N
 
 
 def test_exceptions_come_through(cluster: FakeCluster) -> None:
-    with Client(cluster.urls, timeout=15.0) as store:
+    with Client(cluster.urls, timeout=60.0) as store:
         store.put("a", "1")
         with pytest.raises(ConditionFailed):
             store.put("a", "2", if_absent=True)
@@ -93,7 +93,7 @@ def test_exceptions_come_through(cluster: FakeCluster) -> None:
 
 
 def test_interactive_transactions(cluster: FakeCluster) -> None:
-    with Client(cluster.urls, timeout=10.0) as store:
+    with Client(cluster.urls, timeout=60.0) as store:
         with store.transaction() as t:
             assert t.get("n") is None
             t.put("n", "0")
@@ -163,7 +163,7 @@ def in_child(work: Callable[[], object]) -> None:
 
 
 def test_a_client_made_before_a_fork_serves_parent_and_child(cluster: FakeCluster) -> None:
-    with Client(cluster.urls, timeout=15.0) as store, Client(cluster.urls) as unused, store.transaction() as begun:
+    with Client(cluster.urls, timeout=60.0) as store, Client(cluster.urls) as unused, store.transaction() as begun:
         store.put("a", "parent's")
         app = store.namespace("app/")
         app.put("k", "parent's")

@@ -30,7 +30,7 @@ with Client(sys.argv[1]) as store, store.lock("job", ttl={TTL}) as lock:
 
 def test_whoever_is_killed_with_a_lock_is_followed_after_its_time_to_live_and_tokens_rise(directory: Path) -> None:
     tokens: list[Timestamp] = []
-    with Client(directory, timeout=30) as store:
+    with Client(directory, timeout=60) as store:
         for leader_dies in (False, True):
             command = [sys.executable, "-c", HOLDER, str(directory)]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:

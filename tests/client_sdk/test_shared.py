@@ -53,7 +53,7 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture
 def store(place: Place) -> Iterator[Client]:
     """Empty before each test."""
-    with Client(place.target, timeout=20) as client:
+    with Client(place.target, timeout=60) as client:
         client.delete_range("")
         yield client
 
@@ -151,7 +151,7 @@ def test_keys_go_with_their_lease(place: Place, store: Client) -> None:
     store.put("l/3", "taken off")
     shown = store.lease(lease.id, keys=True)
     assert shown is not None and shown.keys == (b"l/1", b"l/2")
-    assert store.renew_lease(lease.id) is not None
+    assert store.renew_lease(lease.id) is not None and lease.id in [one.id for one in store.leases()]
     watch = store.watch("l/", after=store.put("other", "x"))
     place.let_pass(1.1)
     wait_until(lambda: store.lease(lease.id) is None)
@@ -372,7 +372,7 @@ async def test_the_asynchronous_client_has_them_all(place: Place) -> None:
         t.put("n", str(total))
         return total
 
-    async with AsyncClient(place.target, timeout=20, on_done=seen.append) as whole:
+    async with AsyncClient(place.target, timeout=60, on_done=seen.append) as whole:
         store = whole.namespace(f"{uuid.uuid4()}/")
         assert sorted(await asyncio.gather(*[increment(store, by=2) for _ in range(3)])) == [2, 4, 6]
         texts = store.with_codec(codecs.TEXT)
@@ -395,7 +395,7 @@ async def test_the_asynchronous_client_has_them_all(place: Place) -> None:
 
 
 async def test_the_asynchronous_client_says_the_same(place: Place) -> None:
-    async with AsyncClient(place.target, timeout=20) as store:
+    async with AsyncClient(place.target, timeout=60) as store:
         prefix = f"{uuid.uuid4()}/"
         version = await store.put(prefix + "a", "1")
         found = await store.get(prefix + "a")

@@ -13,12 +13,12 @@ from client_sdk import Add, AsyncClient, Client, Compacted, InvalidRequest, Outc
 from client_sdk.testing import MemoryStore
 from tests.client_sdk.test_client import in_child
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def test_clients_of_all_threads_and_loops_see_one_store() -> None:
     async def add(memory: MemoryStore) -> None:
-        async with AsyncClient(memory, timeout=20) as store:
+        async with AsyncClient(memory, timeout=60) as store:
             await asyncio.gather(*[store.txn(success=[Add("n", 1)]) for _ in range(20)])
 
     with MemoryStore() as memory, Client(memory) as store, ThreadPoolExecutor(3) as pool:
@@ -55,7 +55,7 @@ def test_time_passes_when_a_test_says_so() -> None:
 
 
 def test_requests_fail_as_a_test_wants_it() -> None:
-    with MemoryStore() as memory, Client(memory, timeout=20) as store:
+    with MemoryStore() as memory, Client(memory, timeout=60) as store:
         version = store.put("k", "1")
         watch = store.watch("k", after=version)
         with memory.silent(), pytest.raises(OutcomeUnknown) as unknown:
@@ -70,7 +70,7 @@ def test_requests_fail_as_a_test_wants_it() -> None:
         assert next(watch).version == later, "it goes on by itself"
         with store.lock("l", ttl=1) as lock:
             memory.advance(2)
-            with store.lock("l", ttl=1, timeout=20) as other:
+            with store.lock("l", ttl=1, timeout=60) as other:
                 assert other.token > lock.token
 
 
@@ -82,7 +82,7 @@ def test_a_light_installation_is_told_what_to_install() -> None:
 
 def test_nobody_answers_in_a_forked_process_or_after_the_end() -> None:
     memory = MemoryStore()
-    with memory, Client(memory, timeout=20) as store:
+    with memory, Client(memory, timeout=60) as store:
         store.put("k", "1")
 
         def child() -> None:

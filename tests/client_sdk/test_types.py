@@ -50,7 +50,7 @@ def test_a_strict_type_check_finds_every_planted_mistake_and_nothing_else(tmp_pa
 
 
 async def test_text_is_its_utf8_wherever_bytes_may_stand() -> None:
-    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=15.0) as store:
+    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=60.0) as store:
         await store.put("müsli", "größe")
         assert cluster.rows["müsli".encode()][0] == "größe".encode()
         result = await store.txn(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kvstore.api.model import Compare, DeleteRange, Get, OperationResult, Put, Range, Transaction
+from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import EXPIRED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, unnamed_id, version_of
 from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT
-from kvstore.core.messages import Refused, ResultRequest, ShardResults
+from kvstore.core.messages import Refused, ResultRequest, ShardResults, ShardState, Vote
 from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX
 from multicast.types import AppMessage, Timestamp, Topology, new_message_id
 from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, result_of, write
@@ -263,3 +264,94 @@ def test_results_of_reads_without_ids_are_asked_for_after_a_while_too():
     bench.part(1, bench.order(message))
     bench.tick(RESULT_RETRY_US)
     assert [(to, asked.ids) for to, asked in bench.sent(ResultRequest)] == [((3,), [unnamed_id(message.id, 0)])]
+
+
+# -- repetitions of what is complete here -----------------------------------------------------------------------------
+
+BOTH = Transaction(success=(Get(key(0)), Get(key(1))))
+
+
+def _repeated() -> tuple[Bench, bytes, Timestamp]:
+    """A repetition of a read of shards 0 and 1, which is complete in shard 0."""
+    bench = Bench()
+    delivery = bench.deliver(BOTH, origin=4)
+    bench.part(1, delivery)
+    (message_id,) = [i for i, _ in bench.store.remembered_after(b"", 9)]
+    bench.sent(ResultRequest)
+    bench.request(BOTH, message_id)
+    assert bench.sent(ResultRequest) == [((3,), ResultRequest([message_id]))] and bench.answers() == []
+    return bench, message_id, version_of(delivery.timestamp, 0)
+
+
+def test_what_was_served_where_the_keys_are_now_is_asked_for_there():
+    """By the map that the entry replica knew when it was asked it was served by another shard."""
+    bench, message_id, version = _repeated()
+    slot = slot_of(key(1))
+    bench.hear(6, ShardState(2, False, [], [PlacedRun(slot, slot, 2, Timestamp(NOW - 9, 0))]))
+    bench.tick(RESULT_RETRY_US)
+    asked = {to for to, _ in bench.sent(ResultRequest)}
+    assert {pid // 3 for to in asked for pid in to} == {1, 2}
+    bench.hear(6, ShardResults(2, [result_of(BOTH, message_id, version, [(1, OperationResult(value=7))])]))
+    (answer,) = bench.answers()
+    assert [r.value for r in answer.result.results] == [0, 7] and answer.repeated
+
+
+def test_what_most_replicas_of_a_shard_have_forgotten_is_not_waited_for():
+    bench, message_id, version = _repeated()
+    bench.hear(3, ShardResults(1, [], []))
+    bench.tick(RESULT_RETRY_US)
+    assert bench.sent(ResultRequest) == [((3, 4, 5), ResultRequest([message_id], True))]
+    for pid in (3, 5):
+        assert bench.answers() == []
+        bench.hear(pid, ShardResults(1, [], [message_id]))
+    (answer,) = bench.answers()
+    assert (answer.result.version, answer.results_omitted, answer.repeated) == (version, True, True)
+
+
+def test_what_nobody_remembers_the_first_time_of_is_unknown():
+    """A shard that was asked too late, and remembers that, does not know what became of it."""
+    bench = Bench()
+    delivery = bench.deliver(BOTH, origin=4)
+    bench.part(1, delivery, Vote(repeated=True))
+    (message_id,) = [i for i, _ in bench.store.remembered_after(b"", 9)]
+    bench.request(BOTH, message_id)
+    bench.tick(RESULT_RETRY_US)
+    for pid in (3, 5):
+        bench.hear(pid, ShardResults(1, [], [message_id]))
+    (refused,) = bench.answers()
+    assert (refused.code, refused.outcome) == ("unknown_or_forgotten", "unknown")
+
+
+def test_a_range_that_a_shard_has_forgotten_is_not_told_without_it():
+    bench = Bench()
+    everything = Transaction(success=(Range(b"k", 9), Put(key(0), b"v")))
+    delivery = bench.deliver(everything, origin=4)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+    (message_id,) = [i for i, _ in bench.store.remembered_after(b"", 9)]
+    bench.request(everything, message_id)
+    version = version_of(delivery.timestamp, 0)
+    bench.hear(6, ShardResults(2, [result_of(everything, message_id, version, [(0, OperationResult())])]))
+    bench.tick(RESULT_RETRY_US)
+    for pid in (3, 4):
+        bench.hear(pid, ShardResults(1, [], [message_id]))
+    (answer,) = bench.answers()
+    assert answer.results_omitted and answer.result.results == ()
+
+
+def test_where_one_shard_has_forgotten_and_the_last_one_has_nothing_nobody_is_waited_for():
+    bench = Bench()
+    everything = Transaction(success=(Range(b"k", 9), Put(key(0), b"v")))
+    delivery = bench.deliver(everything, origin=4)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+    (message_id,) = [i for i, _ in bench.store.remembered_after(b"", 9)]
+    bench.request(everything, message_id)
+    bench.tick(RESULT_RETRY_US)
+    for pid in (3, 4):
+        bench.hear(pid, ShardResults(1, [], [message_id]))
+    version = version_of(delivery.timestamp, 0)
+    bench.hear(6, ShardResults(2, [result_of(everything, message_id, version, None, REPEATED)]))
+    bench.tick(RESULT_RETRY_US)
+    (answer,) = bench.answers()
+    assert answer.results_omitted and answer.result.version == version

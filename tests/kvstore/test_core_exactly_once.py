@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import Add, Transaction
+from kvstore.api.model import Add, Compare, Put, Transaction
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
 from kvstore.core.bundles import encode_bundle, encode_transaction, version_of
 from kvstore.core.messages import Answered, Parts, Vote
@@ -239,3 +239,22 @@ def test_a_copy_so_late_that_the_first_result_may_be_forgotten_is_not_called_wit
     (refused,) = bench.answers()
     assert (refused.code, refused.outcome, refused.retryable) == ("id_expired", "unknown", False)
     assert bench.store.remembered(message_id) is None
+
+
+def test_a_copy_beyond_all_memory_leaves_nothing():
+    """Of an id that some replica of the shard may have forgotten all remember the same, whenever each forgets."""
+    bench = Bench()
+    message_id = bench.new_id()
+    forgotten_at = NOW + REMEMBERED_WINDOWS * WINDOW
+    for number, time in enumerate((forgotten_at - 100_000, forgotten_at + 500_000)):  # it forgets once a second
+        bundled = write(key(0, 1)) if not number else ADD
+        payload = encode_bundle([(message_id if number else bench.new_id(), encode_transaction(bundled))])
+        bench.order(AppMessage(new_message_id(time, number), (0,), payload, 0), at=time)
+    assert bench.statuses() == [EXPIRED, EXPIRED] and bench.store.remembered(message_id) is None
+
+
+def test_one_shard_that_knows_the_id_is_enough_whatever_the_others_vote():
+    bench = Bench()
+    condition = Compare(key(0), "exists", "==", True)
+    bench.part(1, bench.deliver(Transaction((condition,), (Put(key(1), b"v"),))), Vote(repeated=True))
+    assert bench.statuses() == [REPEATED]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from kvstore.api.model import RANGE_BYTES_MAX, Get, Move, OperationResult, Put, Range, Rule, Transaction
+import pytest
+
+from kvstore.api.model import RANGE_BYTES_MAX, Add, Get, Move, OperationResult, Put, Range, Rule, Transaction
 from kvstore.api.shard_map import PlacedRun, ShardMap, runs_of, slot_of
-from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED
-from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED, Given
+from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, version_of
 from kvstore.core.messages import (
     Decided,
     Decisions,
@@ -21,11 +23,13 @@ from kvstore.core.messages import (
     encode_remembered,
 )
 from kvstore.core.moves import Moves, moved
+from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US
 from kvstore.core.rights import Rights
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO, AppMessage, Timestamp, new_message_id
-from tests.kvstore.one_replica import Bench, key, write
+from tests.kvstore.one_replica import SHARDS as MAP_OF_THREE
+from tests.kvstore.one_replica import WINDOW, Bench, key, result_of, write
 
 MAP = ShardMap.even((0, 1))
 KEYS = [key for key in (b"k%d" % i for i in range(40)) if MAP.shard_of(key) == 0][:6]
@@ -47,9 +51,9 @@ def remembered(time: int, key: bytes, status: int = APPLIED) -> tuple[bytes, byt
 class Two:
     """Source and target. given: by the last step."""
 
-    def __init__(self, portion: int = 2000):
+    def __init__(self, portion: int = 2000, window_us: int = 0):
         self.stores = [Store.open(MemoryBackend()) for _ in range(2)]
-        self.moves = [Moves(shard, MAP, store, 0) for shard, store in enumerate(self.stores)]
+        self.moves = [Moves(shard, MAP, store, window_us) for shard, store in enumerate(self.stores)]
         self.moves[0].portion = portion
         self.time = 100
         for i, owned in enumerate(KEYS):
@@ -131,6 +135,22 @@ def test_the_last_id_that_was_looked_at_is_given_if_its_transaction_takes_effect
     while two.step():
         pass
     assert two.stores[1].remembered(message_id) == applied
+
+
+def test_what_some_replica_may_have_forgotten_is_given_by_none() -> None:
+    """Replicas forget at different instants, and all of a shard give the same; nor does it keep a move from ending."""
+    window_us = 1_000_000
+    two = Two(portion=1, window_us=window_us)
+    assert two.step()
+    old = [new_message_id(two.time + 1000 * i, i) for i in (1, 2)]
+    for message_id in old:
+        two.stores[0].remember(message_id, remembered(0, KEYS[0])[1])
+        two.moves[0].leaving.ids_to = bytes([0xFF]) * 16
+        two.moves[0].remembers(message_id, slot_of(KEYS[0]).to_bytes(2, "big"))
+    two.time += REMEMBERED_WINDOWS * window_us + 10_000
+    while two.step():
+        assert two.time < 10 * window_us
+    assert [two.stores[1].remembered(message_id) for message_id in old] == [None, None]
 
 
 def test_a_move_goes_on_until_no_row_is_left_that_has_changed() -> None:
@@ -346,6 +366,23 @@ def test_who_is_told_moved_asks_where_it_is_and_not_the_same_shards_again() -> N
     assert [again.destinations for again in bench.multicast()] == [(0, 2)]
 
 
+def test_who_knows_the_first_time_calls_it_repeated_wherever_slots_have_gone() -> None:
+    """All come to the same, also who only hears how it ended, of one who remembers no more than the first time."""
+    bench = Bench()
+    both, message_id = write(key(0), key(1)), bench.new_id()
+    bench.part(1, bench.deliver(both, message_id))
+    digest = decode_remembered(bench.store.remembered(message_id)).digest
+    bench.part(1, bench.deliver(both, message_id), gone_to_two(key(1), bench))
+    told = bench.deliver(both, message_id)
+    bench.hear(3, Decisions(1, told.message.id, [Decided(REPEATED, False, "", b"", digest)]))
+    assert bench.statuses() == [APPLIED, REPEATED, REPEATED]
+    alone = bench.new_id()
+    for _ in range(2):
+        bench.deliver(write(key(0)), alone)
+        bench.part(1, bench.deliver(moving(key(0)))) if bench.replica.moves.owns(key(0)) else None
+    assert bench.statuses()[-3:] == [APPLIED, APPLIED, REPEATED]
+
+
 def test_what_was_moved_and_then_came_too_late_was_too_late() -> None:
     bench = Bench()
     bench.request(write(key(0), key(1)))
@@ -370,6 +407,19 @@ def test_who_gave_its_slots_away_does_not_say_of_a_late_copy_that_none_had_an_ef
         bench.hear(4, ResultRequest([message_id], True))
         assert [to for to, results in bench.sent(ShardResults) if results.results] == []
     assert bench.statuses()[-2:] == [MOVED, EXPIRED]
+
+
+def test_nor_does_it_if_the_copy_went_to_the_new_owner_too() -> None:
+    """By the old map both were asked, for one key each. Who still has a key knows whatever touched it."""
+    for keys, known in ((key(0), key(1)), False), ((key(0), key(0, 1), key(1)), True):
+        bench = Bench()
+        bench.part(1, bench.deliver(moving(key(0))))
+        message_id = bench.new_id()
+        payload = encode_bundle([(message_id, encode_transaction(write(*keys)))])
+        bench.order(AppMessage(bench.new_id(), (0, 1), payload, 0), expired=True)
+        bench.hear(4, ResultRequest([message_id], True))
+        ((_, told),) = [(to, m) for to, m in bench.sent(ShardResults) if to == (4,)]
+        assert ([r.status for r in told.results], told.unknown) == (([EXPIRED], []) if known else ([], [message_id]))
 
 
 def test_what_had_an_effect_before_its_slots_went_is_remembered_whatever_comes_late() -> None:
@@ -407,6 +457,39 @@ def test_what_a_step_gives_is_kept_also_if_all_is_settled_before_it_is_complete_
     bench.hear(3, PartRequest([Wanted(step.message.id, step.timestamp, [message_id])]))
     ((_, parts),) = bench.sent(Parts)
     assert parts.parts[0].votes[0].given is not None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_step_gives_is_kept_while_its_target_may_wait_for_it_however_long(restarted: bool) -> None:
+    """And then as long as results are remembered."""
+    bench = Bench()
+    step = bench.deliver(moving(key(0)))
+    bench.part(1, step)
+
+    def much_later() -> bool:
+        """Whether it is still there."""
+        bench.now += 2 * REMEMBERED_WINDOWS * WINDOW
+        bench.deliver(write(key(0, 1)))
+        return bench.store.part(step.message.id) is not None
+
+    assert much_later()
+    if restarted:
+        bench.restart_replica()
+    bench.replica.on_settled(step.message.id, bench.now, bench.out)
+    assert bench.store.part(step.message.id) is not None, "one replica of the target may be behind"
+    assert not much_later()
+
+
+def test_what_was_given_under_a_low_stamp_is_as_old_as_its_message() -> None:
+    """The first stamps of a cluster may be low."""
+    bench = Bench()
+    payload = encode_bundle([(bench.new_id(), encode_transaction(moving(key(0))))])
+    step = bench.order(AppMessage(bench.new_id(), (0, 1), payload, 0), at=2)
+    bench.part(1, step)
+    bench.replica.on_settled(step.message.id, bench.now, bench.out)
+    bench.now += REMEMBERED_WINDOWS * WINDOW // 2
+    bench.deliver(write(key(0, 1)))
+    assert bench.store.part(step.message.id) is not None
 
 
 def test_parts_of_what_waits_behind_a_step_go_when_they_are_settled() -> None:
@@ -460,3 +543,89 @@ def test_rows_that_are_given_again_are_given_in_portions_of_bytes() -> None:
     assert not two.step()
     rows = [two.stores[1].get(one) for one in changed]
     assert [row and len(row.value) for row in rows] == [size] * 4
+
+
+def test_a_key_stays_attached_to_its_lease_where_it_goes() -> None:
+    two, lease = Two(), new_message_id(1, 1)
+    two.stores[0].write(KEYS[0], b"leased", at(two.time), lease=lease)
+    assert not two.step()
+    assert two.rows(1)[KEYS[0]].lease == lease and two.stores[1].attached(lease) == [KEYS[0]]
+
+
+def test_what_one_move_brings_another_one_takes_along() -> None:
+    """Of two slots of a transaction one comes by a move, while another one is about to go by the next."""
+    store, window_us = Store.open(MemoryBackend()), 0
+    moves = Moves(1, MAP_OF_THREE, store, window_us)
+    moves.portion = 1
+    own = [key(1, number) for number in range(3)]
+    for number, one in enumerate(own):
+        store.write(one, b"v", at(number + 1))
+    goes_on = Move(1, 2, tuple(sorted((slot_of(one), slot_of(one)) for one in own)))
+    given = moves.give(goes_on, at(10))
+    assert given is not None and not given.last and given.ids == []
+    moves.step(goes_on, given, at(10))
+    message_id, record = remembered(5, own[0])
+    comes = Move(0, 1, ((slot_of(key(0)), slot_of(key(0))),))
+    moves.step(comes, Given([], [(message_id, record)], b"", b"", True, False), at(11))
+    ids = []
+    for time in range(12, 20):
+        given = moves.give(goes_on, at(time))
+        assert given is not None
+        moves.step(goes_on, given, at(time))
+        ids += [one for one, _ in given.ids]
+        if given.last:
+            break
+    assert ids == [message_id]
+
+
+def test_a_late_copy_where_a_slot_has_come_is_too_late() -> None:
+    bench = Bench(3)
+    step = bench.deliver(moving(key(0)))
+    bench.part(0, step, Vote(given=Given([], [], b"", b"", True, True)))
+    assert bench.replica.moves.owns(key(0))
+    message_id = bench.new_id()
+    payload = encode_bundle([(message_id, encode_transaction(write(key(0))))])
+    bench.order(AppMessage(bench.new_id(), (1,), payload, 0), expired=True)
+    bench.hear(4, ResultRequest([message_id]))
+    assert [r.status for to, m in bench.sent(ShardResults) if to == (4,) for r in m.results] == [EXPIRED]
+
+
+def test_who_sent_a_late_copy_where_its_slots_were_is_told_what_is_known_of_the_first() -> None:
+    bench = Bench()
+    message_id = bench.new_id()
+    first = bench.deliver(write(key(0)), message_id)
+    bench.part(1, bench.deliver(moving(key(0))))
+    bench.sent(ShardResults)
+    bench.order(AppMessage(bench.new_id(), (0,), first.message.payload, 4), expired=True)
+    assert [[r.status for r in m.results] for to, m in bench.sent(ShardResults) if to == (4,)] == [[APPLIED]]
+
+
+def test_who_is_told_once_more_that_it_was_moved_tries_nothing() -> None:
+    bench = Bench()
+    transaction = write(key(0), key(1))
+    message_id = bench.request(transaction)
+    (message,) = bench.multicast()
+    delivery = bench.order(message)
+    bench.part(1, delivery, gone_to_two(key(1), bench))
+    bench.hear(3, ShardState(1, False, [], gone_to_two(key(1), bench).places))
+    assert len(bench.multicast()) == 1
+    again = result_of(transaction, message_id, version_of(delivery.timestamp, 0), None, MOVED)
+    bench.hear(4, ShardResults(1, [again]))
+    bench.tick(RESULT_RETRY_US)
+    assert bench.multicast() == []
+
+
+def test_a_peers_outcome_behind_a_step_is_that_of_its_own_delivery() -> None:
+    bench, other = Bench(), Bench()
+    for one in (bench, other):
+        one.store.write(key(0, 1), b"text", at(1))
+    impossible = Transaction(success=(Add(key(0, 1), 1),))
+    other.part(1, other.deliver(moving(key(0))))
+    other.deliver(write(key(0, 2)))
+    other.deliver(impossible)
+    step = bench.deliver(moving(key(0)))
+    bench.deliver(write(key(0, 2)))
+    bench.deliver(impossible)
+    bench.replica.on_outcome(3, other.out.completions[2][1], bench.now, bench.out)
+    bench.part(1, step)
+    assert bench.statuses() == [APPLIED, APPLIED, FAILED]

@@ -12,7 +12,7 @@ from kvstore.core.messages import Decided, Decisions, PartRequest, Parts, ShardR
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
 from multicast.records import Delivered
-from multicast.types import Topology
+from multicast.types import AppMessage, Timestamp, Topology
 from tests.kvstore.one_replica import NOW, Bench, key, write
 
 BOTH = write(key(0), key(1))
@@ -233,3 +233,24 @@ def test_a_part_with_votes_on_other_transactions_is_the_peers_error():
     delivery = bench.deliver(BOTH)
     with pytest.raises(PeerError, match="2 votes on 1 transaction"):
         bench.part(1, delivery, None, Vote(holds=False))
+
+
+def test_who_asks_how_a_copy_ended_is_told_that_of_this_one():
+    bench = Bench()
+    message_id, slot = bench.new_id(), slot_of(key(1))
+    moved = bench.deliver(BOTH, message_id)
+    bench.part(1, moved, Vote(places=[PlacedRun(slot, slot, 2, Timestamp(bench.now + 10, 0))]))
+    applied = bench.order(AppMessage(bench.new_id(), (0, 2), moved.message.payload, 0))
+    bench.part(2, applied)
+    for delivery in (moved, applied):
+        bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+        bench.hear(4, PartRequest([Wanted(delivery.message.id, delivery.timestamp, [message_id])]))
+    told = [decided.status for _, message in bench.sent(Decisions) for decided in message.decided]
+    assert told == [MOVED, APPLIED]
+
+
+def test_nothing_is_told_of_reads_without_ids_that_have_not_come_yet():
+    """Of one that was, and had no ill effect, nothing is remembered, either."""
+    bench = Bench()
+    bench.hear(4, PartRequest([Wanted(bench.new_id(), Timestamp(bench.now + 10, 0), [NO_ID])]))
+    assert bench.sent(Decisions) == [] and bench.sent(Parts) == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import Delete, Get, KeyValue, OperationResult, Put, Range, Transaction
+from kvstore.api.model import Delete, Get, KeyValue, Move, OperationResult, Put, Range, Transaction
+from kvstore.api.shard_map import slot_of
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, last_version
 from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
 from kvstore.core.versions import IN_VAIN, PACE_US, RETRY_US, WAIT_US_MAX
@@ -224,3 +225,13 @@ def test_a_version_that_no_clock_shows_yet_is_refused() -> None:
     read(bench, Timestamp(NOW + 3_600_000_000, 0), Get(A))
     [refused] = bench.answers()
     assert isinstance(refused, Refused) and refused.code == "future" and bench.multicast() == []
+
+
+def test_a_range_is_not_read_at_a_version_for_who_does_not_know_where_slots_have_gone() -> None:
+    bench = Bench()
+    slot = slot_of(A)
+    bench.part(1, bench.deliver(Transaction(success=(Move(0, 1, ((slot, slot),)),))))
+    bench.deliver(write(key(0, 1)))
+    for number, shards in enumerate(((0, 2), (0, 1, 2))):
+        bench.hear(4, ReadAt(number, version(bench), Range(b"", 9), shards))
+    assert [told.result is None for _, told in bench.sent(FoundAt)] == [True, False]

@@ -6,10 +6,14 @@ import pytest
 
 from kvstore.core import watches
 from kvstore.core.bundles import last_version, version_of
-from kvstore.core.changes import HOLD_US
+from kvstore.core.changes import HOLD_US, Changes
 from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, Followed, Refused
+from kvstore.core.peers import Peers
 from kvstore.core.state import Changed
 from kvstore.core.watches import LINGER_US, PACE_US, PROGRESS_US, RETRY_US
+from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.store import Store
+from multicast.protocol import ApplicationOutbox
 from multicast.types import ZERO, Timestamp, Topology
 from tests.kvstore.one_replica import NOW, Bench, key, write
 
@@ -285,3 +289,12 @@ def test_a_shard_that_was_added_meanwhile_is_asked_before_anything_is_released()
     assert bench.answers() == []
     tell(bench, 9, asked(bench)[9], new[0], (new[0], [(b"moved there", b"v")]))
     assert bench.answers() == [Followed([(new[0], sorted([*new[1], (b"moved there", b"v")]))], new[0])]
+
+
+def test_a_shard_says_what_it_does_not_know_any_more() -> None:
+    store = Store.open(MemoryBackend(), history_us=0)
+    store.write(A, b"v", at(1))
+    store.reached(1, at(1))
+    changes, out = Changes(Peers(0, Topology.grid(1, 1), lambda shard: 0), store), ApplicationOutbox()
+    told = changes.ask(0, ChangesAfter(1, ZERO, ZERO, False, b"", b""), NOW, out)
+    assert told is not None and told.transactions is None and told.upto == store.complete_to > ZERO

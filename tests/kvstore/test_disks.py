@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from kvstore import serve
 from kvstore.api.model import Get, Put, Transaction
-from kvstore.config import ClusterConfig, replica_directory
+from kvstore.config import ClusterConfig, ConfigError, replica_directory
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from kvstore.storage.backend import StorageError
@@ -105,3 +108,14 @@ async def test_a_tail_that_was_never_promised_is_cut(tmp_path: Path) -> None:
     with open(replica_directory(tmp_path, 0) / "journal" / "journal-00000000.seg", "ab") as segment:
         segment.write(b"half a batch")
     assert await value(tmp_path, made) == VALUE
+
+
+def test_a_start_without_any_room_says_so_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    make_cluster(tmp_path, 1, 1, "skeen")
+    monkeypatch.setattr(serve, "set_up_logging", lambda: None)
+    monkeypatch.setattr(serve, "ReplicaLock", full)
+    with pytest.raises(ConfigError, match=f"^{replica_directory(tmp_path, 0)}: no room is left on its disk"):
+        serve.serve(tmp_path, "0")

@@ -50,6 +50,22 @@ async def grant(client: Client, ttl_ms: int = 1000, **headers: str) -> str:
     return str(json.loads(body)["id"])
 
 
+async def test_leases_are_listed_page_by_page() -> None:
+    shard = Shard()
+    async with serving(FakeNode(shard.execute)) as client:
+        assert json.loads((await client("GET", "/v1/leases"))[2]) == {"leases": []}
+        assert (await client("PUT", "/v1/kv/a", b"1"))[0] == 200
+        granted = sorted([await grant(client, 1000 + n) for n in range(3)])
+        status, _, body = await client("GET", "/v1/leases?limit=2")
+        page = json.loads(body)
+        assert status == 200 and page["more"] and [one["id"] for one in page["leases"]] == granted[:2]
+        assert page["leases"][0].keys() == {"id", "ttl_ms", "version", "left_ms"}
+        rest = json.loads((await client("GET", f"/v1/leases?after={granted[1]}"))[2])
+        assert [one["id"] for one in rest["leases"]] == granted[2:] and "more" not in rest
+        for query in ("after=x", "limit=0", "limit=1001", "prefix=a"):
+            assert (await client("GET", f"/v1/leases?{query}"))[0] == 400
+
+
 async def test_a_lease_is_granted_renewed_looked_at_and_revoked_with_its_keys() -> None:
     shard = Shard()
     async with serving(FakeNode(shard.execute)) as client:

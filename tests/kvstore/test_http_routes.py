@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
+from html import escape
 from typing import Any
 from urllib.parse import quote
 
@@ -51,6 +53,17 @@ def test_it_describes_itself_and_is_found_by_parts(kv: Replica) -> None:
     assert member == {**cluster["shards"][0]["replicas"][0], "shard": 0}
     shards = kv("GET", "/v1/cluster/shards").json
     assert shards == {"shard_map": cluster["shard_map"], "shards": cluster["shards"]}
+
+
+def test_a_page_shows_every_operation_and_every_type_and_needs_nothing_else(kv: Replica) -> None:
+    answer = kv("GET", "/v1/docs")
+    shown = answer.body.decode()
+    assert answer.status == 200 and answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    for route in ROUTES:
+        assert f'<h2 id="{route.name}"><span class=method>{route.method}</span> {escape(route.path)}</h2>' in shown
+    for reference in re.findall('href="#([^"]+)"', shown):
+        assert f'id="{reference}"' in shown
+    assert not re.search("<(script|link|img|iframe)", shown) and "http:" not in shown and "https:" not in shown
 
 
 def test_every_path_says_what_it_takes(kv: Replica) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from client_sdk import Client
 from kvstore import cluster, config
 from kvstore.process import Handle
 from kvstore.status import statuses
@@ -120,12 +121,17 @@ def test_a_replica_comes_back_without_its_disk(directory: Path) -> None:
     cluster.stop_started(directory, started, said.append)
 
 
-def test_an_empty_journal_of_a_replica_that_has_run_is_refused(directory: Path) -> None:
-    make_cluster(directory, 1, SHARD, "white_box")
+def test_an_empty_journal_of_a_replica_that_has_run_is_refused_with_its_state_and_without(directory: Path) -> None:
+    made = make_cluster(directory, 1, SHARD, "white_box")
     said: list[str] = []
-    cluster.stop_started(directory, cluster.up(directory, said.append), said.append)
+    started = cluster.up(directory, said.append)
+    urls = [replica.url for replica in made.replicas]
+    with Client(urls) as store:
+        store.put("key", "value")
+    cluster.stop_started(directory, started, said.append)
     home = config.replica_directory(directory, 1)
     shutil.rmtree(home / "journal")
+    assert "journal is empty: " in refusal(directory)
     shutil.rmtree(home / "data")
     assert "journal is empty: " in refusal(directory)
 

@@ -6,7 +6,7 @@ import pytest
 
 from kvstore.config import ReplicaConfig
 from kvstore.core.bundles import decode_bundle
-from kvstore.members import Unfit, Wanted, change_for, decode_note, is_done
+from kvstore.members import TooFew, Unfit, Wanted, change_for, check_enough, decode_note, is_done
 from multicast.membership import Change, Views, change_payload
 from multicast.types import AppMessage
 
@@ -33,6 +33,35 @@ def test_a_replica_is_removed_and_comes_not_back() -> None:
     assert is_done(views, Wanted(remove=7))
     with pytest.raises(Unfit, match="its id is not used again"):
         change_for(views, Wanted(add=NEW))
+
+
+@pytest.mark.parametrize(
+    ("members", "there", "wanted", "missing"),
+    [
+        ((0, 1, 2), {0, 1, 2}, Wanted(add=NEW), ""),
+        ((0, 1, 2), {0, 1}, Wanted(add=NEW), "2"),
+        ((0, 1, 2, 3, 4), {0, 1, 2}, Wanted(add=NEW), "3, 4"),
+        ((0, 1, 2, 3, 4), {0, 1, 2, 3}, Wanted(add=NEW), ""),
+        ((0,), {0}, Wanted(add=NEW), ""),
+        ((0, 1), {0, 1}, Wanted(add=NEW), ""),
+        ((0, 1, 2), {0, 1}, Wanted(remove=2), ""),
+        ((0, 1, 2), {0, 1}, Wanted(remove=1), "2"),
+        ((0, 1, 2, 3), {0, 1, 2}, Wanted(remove=0), ""),
+        ((0, 1, 2, 3), {0, 1, 2, 3}, Wanted(remove=0), ""),
+    ],
+)
+def test_no_change_after_which_the_shard_would_stand_still(
+    members: tuple[int, ...], there: set[int], wanted: Wanted, missing: str
+) -> None:
+    """Who is added does not count before it has what the others have."""
+    views = Views(members)
+    change = change_for(views, wanted)
+    assert change is not None
+    if not missing:
+        check_enough(views, change, there)
+        return
+    with pytest.raises(TooFew, match=f"no connection to: {missing}$"):
+        check_enough(views, change, there)
 
 
 def test_the_last_replica_stays_and_something_must_be_wanted() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kvstore import config, growing
 from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
+from kvstore.cluster import ClusterError, fetch
 from kvstore.process import Handle
 from tests.kvstore.live import Replica, running_cluster, wait_until
 
@@ -67,3 +71,25 @@ def test_all_slots_of_a_shard_move_under_transfers_and_the_death_of_a_replica(tm
         growing.move_slots(tmp_path, 0, 1, [(0, SLOTS // 2 - 1)], said.append)
         assert said[1:] == ["shard 1 has these slots already"]
         assert slot_of(ACCOUNTS[0].encode()) < SLOTS
+
+
+def test_of_a_move_whose_answer_was_lost_nobody_says_that_nothing_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    arrives = False
+
+    def losing(url: str, *rest: Any) -> tuple[int, bytes]:
+        if url.endswith("/v1/moves"):
+            if arrives:
+                fetch(url, *rest)
+            return 409, b'{"detail": "lost", "retryable": false}'
+        return fetch(url, *rest)
+
+    monkeypatch.setattr(growing, "fetch", losing)
+    with running_cluster(tmp_path, 2, 1, "white_box"):
+        with pytest.raises(ClusterError, match=r"not known to be moved, after 0 step.*lost; the same command"):
+            growing.move_slots(tmp_path, 0, 1, [(0, 99)], said.append)
+        arrives = True
+        growing.move_slots(tmp_path, 0, 1, [(0, 99)], said.append)
+    assert said == ["shard 1 has these slots already"]

@@ -17,6 +17,7 @@ from client_sdk import Client, Denied
 from client_sdk import rights as requests
 from kvstore import cluster, config, growing, identity
 from kvstore.api import rights
+from kvstore.api.leases import list_after
 from kvstore.api.model import (
     CUT,
     SLOTS,
@@ -99,6 +100,8 @@ EXISTS = (Compare(b"a/1", "exists", "==", True),)
         ((WRITE,), by_ann(Put(b"a/1", b"v"), compare=EXISTS), "read"),
         ((WRITE,), by_ann(Add(b"a/1", 1)), "read"),
         ((WRITE,), by_ann(Append(b"a/1", b"v")), "read"),
+        ((READ,), by_ann(Add(b"a/1", 1)), "write"),
+        ((READ,), by_ann(Append(b"a/1", b"v")), "write"),
         ((READ, WRITE), by_ann(Add(b"a/1", 1), Append(b"a/1", b"v"), compare=EXISTS), None),
         ((READ, WRITE), Transaction((), (), (Put(b"b", b"v"),), "ann"), "write"),
         ((Permission("read"), Permission("write")), by_ann(*CUT.success), "admin"),
@@ -111,6 +114,8 @@ EXISTS = (Compare(b"a/1", "exists", "==", True),)
         ((Permission("write"), Permission("read")), by_ann(Put(lease_key(LEASE), b"")), "lease"),
         ((Permission("write"), Permission("read")), by_ann(Get(lease_key(LEASE))), "lease"),
         ((Permission("write"), Permission("read")), by_ann(Revoke(LEASE, ())), "lease"),
+        ((Permission("write"), Permission("read"), Permission("lease")), by_ann(*list_after(b"", 1).success), "admin"),
+        ((Permission("admin"),), by_ann(*list_after(b"", 1).success), None),
         ((Permission("lease"),), by_ann(Revoke(LEASE, ())), None),
         ((Permission("lease"),), by_ann(Append(lease_key(LEASE), b""), Get(lease_key(LEASE))), None),
         ((Permission("read", b"k", b"k\0"),), by_ann(Get(b"k")), None),

@@ -16,6 +16,7 @@ from kvstore.simulated import adapter, checks
 from kvstore.simulated.__main__ import app
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import Executed, SimulatedCluster
+from kvstore.simulated.late import Copies
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.simulated.serial import serial_execution
 from kvstore.storage.store import Store
@@ -25,15 +26,29 @@ from multicast.simulation.network import Conditions
 from multicast.types import Timestamp, new_message_id
 
 
+@pytest.mark.parametrize("seeds", [3, pytest.param(12, marks=pytest.mark.full)])
 @pytest.mark.parametrize("protocol", ["white_box", "skeen"])
-def test_random_workloads_under_faults(protocol):
+def test_random_workloads_under_faults(protocol, seeds):
     faults: set[str] = set()
-    for seed in range(8):
+    for seed in range(seeds):
         outcome = run_seed(Settings(protocol=protocol, seconds=2.0, clients=4, ranges=seed % 2 == 1), seed)
         assert outcome.violations == [], seed
         assert outcome.answered > 0.3 * outcome.operations
         faults |= set(outcome.faults)
     assert len(faults) >= 5
+
+
+@pytest.mark.parametrize("protocol", ["primcast", "skeen"])
+def test_late_copies_by_old_maps_take_effect_once_at_most(protocol, monkeypatch):
+    """Slots wander meanwhile, and clients who ask are told what they were told before."""
+    sent = []
+    send = Copies._send
+    monkeypatch.setattr(Copies, "_send", lambda self, *what: (sent.append(what[1]), send(self, *what)))
+    settings = Settings(
+        protocol=protocol, size="small", shards=2, seconds=1.0, late=True, options={"dedup_window_us": "1000000"}
+    )
+    assert run_seed(settings, 1).violations == []
+    assert len(sent) > 20 and {(0,), (1,), (0, 1)} == set(sent)
 
 
 def test_who_may_not_open_the_accounts_waits_before_asking_again(monkeypatch):

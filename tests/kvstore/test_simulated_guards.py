@@ -9,8 +9,9 @@ import pytest
 from kvstore.api.model import NoneNewer, Operation, OperationResult, Put, Range, Transaction
 from kvstore.core import execution
 from kvstore.core.execution import Execution
-from kvstore.simulated import clients
-from kvstore.simulated.clients import Operated, Ranger
+from kvstore.simulated import ranging
+from kvstore.simulated.clients import Operated
+from kvstore.simulated.ranging import Ranger
 from kvstore.simulated.runner import Settings, run_seed
 
 SEEDS = range(6)
@@ -51,7 +52,7 @@ class Guard(Ranger):
 
 def violations(seeds: range) -> tuple[list[str], dict[str, int]]:
     Guard.judged = {"failed": 0, "held": 0, "unknown": 0}
-    with patch.object(clients, "Ranger", Guard):
+    with patch.object(ranging, "Ranger", Guard):
         found = [
             violation
             for seed in seeds

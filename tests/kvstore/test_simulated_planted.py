@@ -7,6 +7,7 @@ import pytest
 
 from kvstore.simulated.runner import run_seed
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
+from tests.planted.bounds import PLANTED_IN_STORE as BOUNDS
 from tests.planted.leases import PLANTED_IN_STORE as LEASES
 from tests.planted.moves import GROWING
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
@@ -15,6 +16,7 @@ from tests.planted.reads_led import PLANTED_IN_STORE as READS_LED
 from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
 from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
+from tests.planted.store_rules import PLANTED_IN_STORE as OF_RULES
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
 from tests.planted.unordered import PLANTED_IN_STORE as UNORDERED
 from tests.planted.watches import PLANTED_IN_STORE as WATCHES
@@ -43,7 +45,7 @@ CHECKS = {
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES, *READS_LED)  # fmt: skip
+       *LEASES, *READS_LED, *OF_RULES, *BOUNDS)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

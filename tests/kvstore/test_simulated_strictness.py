@@ -75,14 +75,16 @@ def test_one_group_more_than_claimed_is_too_many(variant: strictness.Variant, gr
     ],
     ids=lambda value: value.name(2) if isinstance(value, strictness.Variant) else str(value),
 )
-def test_as_many_groups_as_claimed_are_not_too_many(variant: strictness.Variant, groups: int) -> None:
-    shown = strictness.search(variant, groups, range(2))
+@pytest.mark.parametrize("seeds", [1, pytest.param(8, marks=pytest.mark.full)])
+def test_as_many_groups_as_claimed_are_not_too_many(variant: strictness.Variant, groups: int, seeds: int) -> None:
+    shown = strictness.search(variant, groups, range(seeds))
     assert not shown.expected and shown.match, shown
 
 
+@pytest.mark.parametrize("seeds", [1, pytest.param(8, marks=pytest.mark.full)])
 @pytest.mark.parametrize("protocol", ["skeen", "white_box", "primcast"])
-def test_the_rule_of_the_store_withstands_the_search(protocol: str) -> None:
-    for seed in range(3):
+def test_the_rule_of_the_store_withstands_the_search(protocol: str, seeds: int) -> None:
+    for seed in range(seeds):
         outcome = run_seed(Settings(protocol=protocol, profile="chase", shards=3), seed)
         assert outcome.violations == [], seed
         assert outcome.answered > 50

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multicast.membership import Change, Membership, change_payload
+from multicast.membership import Change, Membership, ViewIs, change_payload
 from multicast.parts.ballots import (
     CANDIDATE,
     ELECT,
@@ -415,16 +415,46 @@ def test_what_the_table_does_not_have_does_not_happen() -> None:
         group.election(1).step_down(0)
 
 
-def test_who_lost_its_disk_does_not_wait_for_one_who_was_removed() -> None:
-    member = Member(2, saved=Saved({}, lost=True))
-    for change in (Change(0, True, 7), Change(1, False, 7)):
+def _changed(member: Member, *changes: Change) -> None:
+    for change in changes:
         member.position += 1
         message = AppMessage(bytes([member.position]) * 16, (0,), change_payload(change), 0)
         member.leadership.delivered(message, member.out)
+
+
+def test_who_lost_its_disk_does_not_wait_for_one_who_was_removed() -> None:
+    member = Member(2, saved=Saved({}, lost=True))
+    _changed(member, Change(0, True, 7), Change(1, False, 7))
     assert 7 in member.leadership.election.members, "it may still count"
     beat = Heartbeat(Ballot((2 << VIEW_BITS) + 1, 0), 2, False)
     member.handlers[Heartbeat].call(0, beat, 1, member.out)
     assert member.leadership.election.state == REJOINING and member.leadership.election.members == (0, 1, 2)
+
+
+def test_a_leader_does_not_stand_again_for_who_was_removed_but_tells_it() -> None:
+    """It has lost its disk, and would never be a member again."""
+    group = Group()
+    for member in group.members.values():
+        _changed(member, Change(0, False, 2))
+    group.live(OPTIONS.heartbeat_us)
+    leader, promised = group.members[0], group.election(0).promised
+    assert promised.view == 1 and group.election(0).state == LEADER
+    leader.handlers[Returned].call(2, Returned(9, promised), group.now, leader.out)
+    assert group.election(0).promised == promised and group.election(0).state == LEADER
+    assert [(to, message.members) for to, message, _ in leader.out.sends] == [((2,), (0, 1))]
+
+
+def test_who_was_removed_learns_it_by_any_later_view() -> None:
+    member = Member(2, saved=Saved({}, lost=True))
+    _changed(member, Change(0, False, 2), Change(1, True, 7))
+    member.handlers[ViewIs].call(0, ViewIs(2, (0, 1, 7), {}), 1, member.out)
+    assert member.leadership.election.state == REMOVED
+
+
+def test_who_is_to_be_added_was_not_removed() -> None:
+    member = Member(7)
+    member.handlers[ViewIs].call(0, ViewIs(0, (0, 1, 2), {}), 1, member.out)
+    assert member.leadership.election.state == REJOINING
 
 
 def test_who_is_new_promises_though_it_has_nothing_and_keeps_to_it() -> None:

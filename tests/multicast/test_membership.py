@@ -66,6 +66,12 @@ def test_who_is_gone_and_since_when() -> None:
     assert membership.gone() == {1: 1, 5: 4}
 
 
+def test_an_earlier_view_that_is_heard_of_late_changes_nothing() -> None:
+    views = Views((3, 4, 5))
+    assert views.learn(ViewIs(2, (3, 4, 8), {})) and views.learn(ViewIs(1, (3, 4), {}))
+    assert views.latest == 2 and views.counting == ((3, 4, 8),) and views.everybody == (3, 4, 8)
+
+
 def test_groups_that_are_founded_are_known_from_then_on_and_those_unknown_have_nobody() -> None:
     membership = Membership(Topology({0: (0, 1, 2)}))
     assert membership.groups[5] == () and not membership.has_quorum(5, _ballot(0), (8,))

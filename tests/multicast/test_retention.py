@@ -68,6 +68,7 @@ def test_nothing_goes_that_a_full_archive_does_not_take() -> None:
     journal, archive = written(20), FullDisk()
     retention = Retention(journal, 0, lambda: archive)
     retention.advance(20, journal.end)
+    assert retention.trouble.startswith("journal-00000000.seg cannot be copied to the archive: ")
     assert "No space left" in retention.trouble
     assert (journal.floor, retention.archived) == (0, 0)
     archive.full = False

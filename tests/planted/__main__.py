@@ -27,6 +27,7 @@ from tests.planted import (
     rights,
     snapshots,
     store,
+    store_rules,
     store_state,
     unordered,
     watches,
@@ -68,6 +69,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield from sorted(load("tests.planted").items())  # type: ignore[misc]
     yield "store", store.PLANTED_IN_STORE
     yield "store_state", store_state.PLANTED_IN_STORE
+    yield "store_rules", store_rules.PLANTED_IN_STORE
     yield "past", past.PLANTED_IN_STORE
     yield "unordered", unordered.PLANTED_IN_STORE
     yield "reads_led_store", reads_led.PLANTED_IN_STORE

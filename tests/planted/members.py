@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from multicast.membership import Views
 from multicast.parts.delivered import DeliveredLog
+from multicast.parts.founding import FoundedGroups
 from multicast.parts.rejoin import Rejoin
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
@@ -118,6 +119,12 @@ class AnyViewChanged(PrimCast):
 @rewrite("_on_ack", "sender == ack.epoch.leader or", "")
 class ViewAskedForOnce(PrimCast):
     """Who hears of a view that it does not know asks for it once: if that is lost, it counts nothing of that group."""
+
+
+@rewrite("_tell", "self._tell_view(to, out)", "pass", part=FoundedGroups)
+class ViewNotToldAgain(WhiteBox):
+    """Who was down when somebody was added, and whoever founds a group, is not told: when that one leads, he has no
+    link to it, and nobody else to hear it from."""
 
 
 HARMLESS = (Planted(PresentViewAcknowledges),)

@@ -91,7 +91,7 @@ class RowsStayBehind(Moves):
     """The source keeps what it has given."""
 
 
-@rewrite("give", "kept = forgotten_before(timestamp, self._window_us) if self._window_us else b\"\"", 'kept = b""')
+@rewrite("give", "kept = self._kept(timestamp)", 'kept = b""')
 class ToldByMemory(Moves):
     """A step tells ids that some replicas have forgotten and others not yet."""
 
@@ -101,7 +101,7 @@ class ReadOnBothSides(Moves):
     """Shards are read at versions before a move: what moved is found twice."""
 
 
-@rewrite("_drop", "if not _gives(part):", "if True:")
+@rewrite("_drop", "if _gives(part):", "if False:")
 class GivenPartDropped(Signals):
     """A step's part goes when a quorum of both shards has completed it: who is behind finds what it gave nowhere."""
 
@@ -136,7 +136,7 @@ class RangeWithoutTheNewShard(Moves):
     """Who scans the shards that it knows is not told of rows that are in one that was added."""
 
 
-@rewrite("completed", "if result.status == EXPIRED and self._moves", "if False and self._moves")
+@rewrite("completed", "if result.status == EXPIRED and self._moves.joined_later", "if False")
 class NewcomerCallsItExpired(Clients):
     """A shard that was added says of a scan of before its time that it has had no effect."""
 

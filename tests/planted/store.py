@@ -7,6 +7,7 @@ they find: `checker` names it. tests/kvstore/test_simulated_planted.py demands i
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -247,14 +248,14 @@ class Planted(NamedTuple):
         """Whether no search has found it yet."""
         return known_seed(self.key) is None
 
-    def run(self, seed: int) -> Outcome:
-        """One seed, with the bug."""
+    def run(self, seed: int, out: Path | None = None) -> Outcome:
+        """One seed, with the bug. out: of `run_seed`."""
         with ExitStack() as stack:
             if self.core is not None:
                 replaced = self.core.__mro__[1]
                 for module in [m for m in _MODULES if getattr(m, replaced.__name__, None) is replaced]:
                     stack.enter_context(mock.patch.object(module, replaced.__name__, self.core))
-            return run_seed(self.settings, seed, replica=self.replica, store=self.store)
+            return run_seed(self.settings, seed, out, replica=self.replica, store=self.store)
 
     def finds(self, outcome: Outcome) -> str:
         """What the check has to say; "" for nothing."""

@@ -197,7 +197,7 @@ class UnnamedNotDue(Requests):
     """The results of a read without an id are not asked for again."""
 
 
-@rewrite("_begin", "self._ask_for_results(waiting, out)", "pass")
+@rewrite("_begin", "self._ask_for_results(waiting, now, out)", "pass")
 class RepetitionAsksLate(Clients):
     """Who repeats what is complete here waits for a while before the other shards are asked."""
 

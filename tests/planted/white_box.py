@@ -115,7 +115,7 @@ class AmnesiacWaitsForOne(WhiteBox):
 
 @rewrite("on_returned", "if bound is None:", "if False:", part="election")
 @rewrite("on_returned", "self.highest = max(self.highest, bound)", "pass", part="election")
-@rewrite("on_returned", "if self.promised > bound:", "if True:", part="election")
+@rewrite("on_returned", "self.promised > bound:", "True:", part="election")
 @rewrite("may_join", "(self.bound is not None and ballot > self.bound)", "True", part="election.rejoin")
 class AmnesiacJoinsAnyBallot(WhiteBox):
     """An amnesiac takes the present state of its leader at once, in the ballot in which it may have voted before."""

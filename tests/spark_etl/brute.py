@@ -60,13 +60,16 @@ def message_of(rows: list[Row]) -> int:
 
 
 def _validity(run: Run, majority: Run, found: set[str]) -> None:
-    multicast = {r.id for records in run.journals.values() for r in records if isinstance(r, Submitted)}
-    origins = defaultdict(set)
+    multicast = {(r.id, r.destinations) for rs in run.journals.values() for r in rs if isinstance(r, Submitted)}
+    origins, everywhere = defaultdict(set), defaultdict(set)
     for _, _, d in majority.everywhere():
         origins[d.id].add(d.origin)
+        everywhere[d.id].add((d.expired, d.destinations))  # those in time come first
+    if any(one in everywhere and sent != min(everywhere[one])[1] for one, sent in multicast):
+        found.add("multicast-elsewhere")
     if any(shard not in d.destinations for shard, _, d in run.everywhere()):
         found.add("wrong-destination")
-    for one in origins.keys() - multicast:
+    for one in origins.keys() - {one for one, _ in multicast}:
         if not any(o in run.journals and run.crashed(o) for o in origins[one]):
             found.add("never-submitted")
 
@@ -86,6 +89,8 @@ def _agreement(run: Run, found: set[str]) -> None:
                 found.add("lost-delivery")
             if stop and stop.delivered > max(positions, default=0):
                 found.add("lost-delivery")
+            if stop and stop.delivered < max(positions, default=0) and not run.down(replica):
+                found.add("stop-disagreement")
 
 
 def _prefix(run: Run, found: set[str]) -> None:

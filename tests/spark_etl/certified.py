@@ -15,8 +15,9 @@ from spark_etl import schemas
 from spark_etl.audit import course
 from spark_etl.certify import proof
 from spark_etl.certify.proof import Proof
+from spark_etl.certify.proving import prove
 from spark_etl.certify.source import NOBODY, Source, source
-from spark_etl.certify.tasks import prove, work
+from spark_etl.certify.tasks import work
 from spark_etl.ingest import base, tables
 from spark_etl.ingest.inputs import understand
 from spark_etl.ingest.journals import arrow_schema

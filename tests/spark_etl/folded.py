@@ -107,7 +107,8 @@ class Rows:
         elif isinstance(r, brute_run.Stopped):
             tables["lives"].append({**place, "event": "stopped", "delivered": r.delivered, "completed": r.completed})
         elif isinstance(r, brute_run.Submitted):
-            tables["submitted"].append({**place, "id": message_id(case, r.id), "destinations": [0]})
+            destinations = [case * SHARDS + s for s in r.destinations]
+            tables["submitted"].append({**place, "id": message_id(case, r.id), "destinations": destinations})
         elif isinstance(r, brute_run.Delivery):
             tables["deliveries"].append({
                 **place, "position": r.position, "gts": gts(case, r.time), "id": message_id(case, r.id),
@@ -230,7 +231,9 @@ def unlimited(patch: pytest.MonkeyPatch) -> Found:
     find_cycles = serialization.find_cycles
     patch.setattr("spark_etl.audit.case.EXAMPLES", 1_000_000)
     patch.setattr(consistency, "RESIDUE_MAX", 1_000_000)
-    patch.setattr(serialization, "find_cycles", lambda s, t, i, n, _=0: find_cycles(s, t, i, n, 1_000_000))
+    patch.setattr(
+        serialization, "find_cycles", lambda s, t, i, n, _=0, likely=None: find_cycles(s, t, i, n, 1_000_000, likely)
+    )
     patch.setattr(serialization, "order_cycle", partial(serialization.order_cycle, where=1_000_000))
     patch.setattr(relations, "shard_bit", lambda shard, shards: _bit(F.col(shard)))
     patch.setattr(relations, "destination_bits", lambda names, shards: F.aggregate(

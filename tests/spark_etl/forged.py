@@ -295,7 +295,7 @@ FORGERIES = {
     "a destination fewer": Kind(
         delivery(message(destinations=lambda m: m.destinations[:1]), _two),
         "position-disagreement",
-        "destination-disagreement",
+        "destination-disagreement multicast-elsewhere",
     ),
     "a destination more": Kind(
         delivery(message(destinations=lambda m: (*m.destinations, 3))),
@@ -507,7 +507,8 @@ class Forged(folded.Folded):
         if change is not None:
             change(lines)
         data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        return [e for batch in histories.parse_history("history/clients.jsonl", data) for e in batch.to_pylist()]
+        found = histories.parse_history("history/clients.jsonl", data)
+        return [event for batches in found for event in batches["history"].to_pylist()]
 
     def _fold(self, case: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """As a row of that copy: nothing of it is any other copy's."""
@@ -538,12 +539,13 @@ class Forged(folded.Folded):
             elif name == "asked":
                 asked = json.loads(value)
                 for words in asked.get("success", []) + asked.get("failure", []):
-                    words[1] = f"{case}:{words[1]}"
+                    keys = slice(1, 4 if words[0] in ("range", "keys", "count") else 2)
+                    words[keys] = [f"{case}:{word}" if word or n == 0 else "" for n, word in enumerate(words[keys])]
                 for words in asked.get("compare", []):
                     words[0] = f"{case}:{words[0]}"
                 new[name] = json.dumps(asked)
             elif name == "told":
-                told = [{f"{case}:{k}": v for k, v in one.items()} if isinstance(one, dict) else one
+                told = [{f"{case}:{k}" if k else k: v for k, v in one.items()} if isinstance(one, dict) else one
                         for one in json.loads(value)]  # fmt: skip
                 new[name] = json.dumps(told)
             elif name == "members":

@@ -48,6 +48,44 @@ def _reads_in_every_way() -> Run:
     return run
 
 
+@wrong("")
+def _ranges_that_showed_everything() -> Run:
+    """Of the last ones the first key alone, and the last two, are told; there are more."""
+    run = written()
+    here = {"places": {0: 3, 1: 3}}
+    everything = at(run, a1=2, a2=1, b1=2, b2=3)
+    run.look(everything, (1100, 1110), **here, scan=(["range", ""], {"a1": "=2", "a2": "=1", "b1": "=2", "b2": "=1"}))
+    run.look({}, (1100, 1110), **here, scan=(["count", "a"], 2))
+    run.look(at(run, b1=2), (1100, 1110), **here, scan=(["keys", "", "a3", "b2"], {"b1": str(run.version(2))}))
+    run.look(at(run, a1=0), (1100, 1110), seen=run.version(0), consistency="snapshot", scan=(["count", "a"], 1))
+    run.look(at(run, a1=2), (1100, 1110), **here, scan=(["range", "a"], {"a1": "=2", "": ""}))
+    run.look(at(run, b2=3, b1=2), (1100, 1110), **here, scan=(["range", ""], {"b2": "=1", "b1": "=2", "": ""}))
+    return run
+
+
+@wrong("key-left-out")
+def _a_range_without_a_key_that_is_there() -> Run:
+    run = written()
+    told = {"a1": "=2", "b1": "=2"}
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "", "a1", "b2"], told))
+    return run
+
+
+@wrong("key-left-out")
+def _a_gap_in_a_range_that_ended_early() -> Run:
+    run = written()
+    told = {"b1": "=2", "a1": "=2", "": ""}
+    run.look(at(run, b1=2, a1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", ""], told))
+    return run
+
+
+@wrong("otherwise-counted")
+def _a_count_that_misses_what_was_written_later() -> Run:
+    run = written()
+    run.look({}, (1100, 1110), places={0: 2, 1: 1}, consistency="snapshot", scan=(["count", ""], 4))
+    return run
+
+
 @wrong("unknown-place")
 def _a_read_at_a_place_that_nobody_has() -> Run:
     run = written()

@@ -315,6 +315,17 @@ def repeated_elsewhere(run: Run) -> None:
     run.accounts(1)[1].status, run.accounts(1)[1].writes = REPEATED, {}
 
 
+def sent_elsewhere(run: Run) -> None:
+    """The first message was multicast to another shard, too."""
+    sent = next(r for r in run.journals[0] if isinstance(r, Submitted))
+    sent.destinations = (0, 1)
+
+
+def stopped_earlier(run: Run) -> None:
+    """The replica has a delivery more than it said when it stopped."""
+    run.journals[0][-1] = Stopped(1, 1)
+
+
 def another_fate(run: Run) -> None:
     """The last one's id was used before, it says."""
     run.accounts(0)[-1].status = MISMATCH
@@ -329,6 +340,8 @@ def unaccounted(run: Run) -> None:
 KNOWN = {
     "a delivery at another shard": tiny("wa | wb", another_shard, second(destinations=(1,))),
     "a message that nobody sent": tiny("wa | wb", unsent),
+    "a message that was sent elsewhere": tiny("wa | wb", sent_elsewhere),
+    "more than was there when it stopped": tiny("wa | wb", stopped_earlier),
     "refused and done": tiny("wa | wb", last_refused),
     "applied by one of two replicas": tiny("wa | wb", another_state, another_status),
     "two states": tiny("wa | wb", another_state),

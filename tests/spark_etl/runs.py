@@ -79,7 +79,7 @@ class Run:
         self.events: list[dict[str, Any]] = []
         self.state: dict[str, tuple[int, Timestamp]] = {}
         self.positions = dict.fromkeys(MEMBERS, 0)
-        self.numbers = 0
+        self.numbers = self.watches = 0
         for shard, replicas in MEMBERS.items():
             for replica in replicas:
                 self.records[replica] = [Started(100 + replica, replica, shard, MEMBERS, "white_box", "fsync", 1)]
@@ -161,14 +161,36 @@ class Run:
         seen: Timestamp | None = None,
         consistency: str = "",
         age_us: int = 0,
+        scan: tuple[list[str], Any] | None = None,
     ) -> None:
-        """Somebody read these keys, which stands in no journal: at places of several shards, or at one version."""
+        """Somebody read these keys, which stands in no journal: at places of several shards, or at one version. scan:
+        by this operation, and what it was told."""
         base = {"process": 99, "id": str(uuid.UUID(bytes=transaction_id(500 + len(self.events)))), "f": "look"}
-        asked = {"consistency": consistency, "age_us": age_us} if consistency else {}
+        asked: dict[str, Any] = {"consistency": consistency, "age_us": age_us} if consistency else {}
         told = {key: str(version or ZERO) for key, version in reads.items()}
         where = {"places": places} if places else {"at": str(seen)}
+        answer: dict[str, Any] = {"version": str(ZERO), "reads": told}
+        if scan is not None:
+            asked["asked"], answer["told"] = {"success": [scan[0]]}, [scan[1]]
         self.events.append({**base, "type": "invoke", "at_us": at[0], **asked})
-        self.events.append({**base, "type": "ok", "at_us": at[1], "version": str(ZERO), "reads": told, **where})
+        self.events.append({**base, "type": "ok", "at_us": at[1], **answer, **where})
+
+    def watch(
+        self, *told: Timestamp | tuple[Timestamp, dict[str, int | None]], after: Timestamp | None = None,
+        first: str = "", end: str = "", at_us: int = 900,
+    ) -> None:  # fmt: skip
+        """Somebody watched the keys first <= key < end (none: any), and was told this: of progress, or a change."""
+        self.watches += 1
+        base = {"process": 0, "type": "watch", "at_us": at_us, "id": str(uuid.UUID(int=self.watches))}
+        begin = {"f": "begin", "asked": {"success": [["watch", first, end]]}}
+        self.events.append(base | begin | ({"version": str(after)} if after is not None else {}))
+        for one in told:
+            if isinstance(one, Timestamp):
+                self.events.append({**base, "f": "progress", "version": str(one)})
+                continue
+            version, changes = one
+            said = {key: None if value is None else f"={value}" for key, value in changes.items()}
+            self.events.append({**base, "f": "change", "version": str(version), "told": [said]})
 
     def _deliver(self, number: int, outcomes: dict[int, Outcome]) -> None:
         shards = tuple(outcomes)

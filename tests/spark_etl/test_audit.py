@@ -231,7 +231,7 @@ def _a_message_that_nobody_sent(single: bool) -> Run:
     return run
 
 
-@damaged("wrong-destination")
+@damaged("multicast-elsewhere wrong-destination")
 def _a_delivery_at_a_shard_that_is_no_destination(single: bool) -> Run:
     run = Run(single)
     run.transaction(writes={"b1": 1})

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.simulated.runner import Settings, run_seed
 from multicast.types import ZERO, Timestamp
-from spark_etl.certify import key
-from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, in_order, ranks
+from spark_etl.certify import arrays, key
+from spark_etl.certify.arrays import (
+    NOTHING,
+    Suspect,
+    all_differ,
+    codes,
+    greatest_before,
+    in_order,
+    index_in,
+    names,
+    ranks,
+    rise,
+    together,
+)
 from spark_etl.certify.proof import (
     ACCOUNTS,
     CLIENTS,
@@ -31,6 +46,7 @@ from spark_etl.certify.proof import (
     TIME,
     VALUES,
 )
+from spark_etl.certify.source import NOBODY, Source
 from tests.spark_etl import brute, brute_history, certified, test_audit
 from tests.spark_etl.brute_run import Run
 from tests.spark_etl.forged import FORGERIES, forge
@@ -227,6 +243,46 @@ def test_ranks_sort_as_the_rows_do(rows: list[tuple[int, int]], cut: int):
     assert [(a < b, a == b) for a in found for b in found] == [(a < b, a == b) for a in rows for b in rows]
 
 
+_PAIRS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 2**32, 2**64 - 1])), max_size=12)
+
+
+def pairs(rows: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(rows, np.uint64).reshape(-1, 2)
+
+
+@pytest.mark.parametrize("mixed", [None, lambda rows: rows[:, 1]], ids=["apart", "colliding"])
+@given(mine=_PAIRS, others=_PAIRS)
+def test_pairs_are_known_by_one_number_although_it_may_be_of_several(
+    mixed: Any, mine: list[tuple[int, int]], others: list[tuple[int, int]]
+):
+    with pytest.MonkeyPatch.context() as patch:
+        if mixed:
+            patch.setattr(arrays, "_mixed", mixed)
+        found = np.concatenate(codes(pairs(mine), pairs(others))).tolist()
+        every = mine + others
+        assert [a == b for a in found for b in found] == [a == b for a in every for b in every]
+        places = [others.index(one) if one in others else -1 for one in mine]
+        assert index_in(pairs(mine), pairs(others)).tolist() == places
+        assert all_differ(pairs(mine)) == (len(set(mine)) == len(mine))
+        assert rise(pairs(mine)).tolist() == [a < b for a, b in itertools.pairwise(mine)]
+
+
+@given(st.lists(st.integers(0, 3) | st.just(2**40), max_size=12))
+def test_groups_stand_together_in_their_order(groups: list[int]):
+    assert together(np.array(groups, np.int64)).tolist() == sorted(range(len(groups)), key=lambda row: groups[row])
+
+
+_TEXTS = st.lists(st.sampled_from([None, "", "a", "b"]), max_size=6)
+
+
+@given(st.tuples(_TEXTS, _TEXTS, _TEXTS))
+def test_names_are_equal_for_equal_texts_however_they_are_kept(columns: tuple[list[str | None], ...]):
+    kept = [pa.array(columns[0], pa.string()), pa.array([c and c.encode() for c in columns[1]], pa.binary()),
+            pa.chunked_array([pa.array(columns[2], pa.string()).dictionary_encode()] * 2)]  # fmt: skip
+    found, every = np.concatenate(names(*kept)).tolist(), [*columns[0], *columns[1], *columns[2], *columns[2]]
+    assert [(a == b, a < 0) for a in found for b in found] == [(a == b, a is None) for a in every for b in every]
+
+
 _ANY = st.one_of(st.integers(0, 3), st.integers(-(2**40), 2**40), st.integers(-(2**62), 2**62))
 
 
@@ -234,3 +290,35 @@ _ANY = st.one_of(st.integers(0, 3), st.integers(-(2**40), 2**40), st.integers(-(
 def test_one_order_of_columns_however_wide_they_are(rows: list[tuple[int, int, int]]):
     columns = np.array(rows, np.int64).reshape(-1, 3).T
     assert [rows[n][::-1] for n in in_order(*columns)] == sorted(row[::-1] for row in rows)
+
+
+def test_a_table_tells_of_what_is_not_null_in_any_file(tmp_path: Path):
+    schema = pa.schema({"told": pa.string(), "value": pa.map_(pa.string(), pa.int64()), "line": pa.int64()})
+    columns = {"none": [[], [], []], "null": [[None], [None], [1]], "text": [["x", None], [None, None], [1, 2]],
+               "map": [[None], [[("a", 1)]], [1]]}  # fmt: skip
+    for name, values in columns.items():
+        pq.write_table(pa.table(values, schema=schema), tmp_path / name)
+    told = {
+        name: [Source({"history": {NOBODY: [str(tmp_path / "none"), str(tmp_path / name)]}}).tells("history", [column])
+               for column in schema.names]
+        for name in columns
+    }  # fmt: skip
+    assert told == {"none": [False] * 3, "null": [False, False, True], "text": [True, False, True],
+                    "map": [False, True, True]}  # fmt: skip
+
+
+def test_rows_are_found_in_the_row_groups_that_may_have_them(tmp_path: Path):
+    numbers_of, files = [list(range(first, first + 40)) for first in (0, 40, 80)], []
+    for replica, column in zip((0, 0, 1), numbers_of, strict=True):
+        gts = [b"%03d" % n for n in column]
+        rows = {"replica": pa.array([replica] * 40, pa.int32()), "position": column, "gts": gts}
+        files.append(str(tmp_path / f"{column[0]}"))
+        pq.write_table(pa.table(rows), files[-1], row_group_size=7)
+    kept = Source({"writes": {0: files[:2], 1: files[2:]}})
+    assert kept.rows("writes", np.array([0, 6, 7, 75, 119]))["position"].to_pylist() == [0, 6, 7, 75, 119]
+    some, named = pa.array([6, 50, 90]), pa.array([b"006", b"050", b"090"])
+    assert kept.where("writes", [0], "position", some)["position"].to_pylist() == [6, 50]
+    assert kept.where("writes", [1, 0], "gts", named)["position"].to_pylist() == [90, 6, 50]
+    mixed = Source({"writes": {NOBODY: files}})
+    assert mixed.where("writes", [1], "position", some)["position"].to_pylist() == [90]
+    assert kept.where("writes", [0], "position", some[:0]).num_rows == 0

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from spark_etl.search.cycles import CYCLES_MAX, NEVER, Interval, cyclic_nodes, find_cycles
+from spark_etl.search.cycles import CYCLES_MAX, NEVER, STARTS_MAX, Interval, cyclic_nodes, find_cycles
 from tests.spark_etl.brute_cycles import closure, shortest_cycle
 
 
@@ -32,6 +32,13 @@ def test_the_shortest_cycle_of_a_component_is_shown():
     cycles, components = search([(0, 1), (1, 2), (2, 3), (3, 0), (2, 1)], 4)
     assert components == 1
     assert sorted(cycles[0]) == [1, 2]
+
+
+def test_of_a_large_component_a_cycle_is_looked_for_where_it_is_likely():
+    ring = [(n, (n + 1) % (STARTS_MAX + 9)) for n in range(STARTS_MAX + 9)]
+    source, target, _ = arrays([*ring, (STARTS_MAX + 7, STARTS_MAX + 6)], [])
+    cycles, _ = find_cycles(source, target, [], len(ring), likely=np.array([STARTS_MAX + 7]))
+    assert [sorted(cycle) for cycle in cycles] == [[STARTS_MAX + 6, STARTS_MAX + 7]]
 
 
 def test_every_component_is_counted():

@@ -274,7 +274,7 @@ def test_a_line_that_is_no_event_is_damage_and_an_unfinished_last_one_is_not():
     good = b'{"process":0,"type":"invoke","at_us":1,"id":"018bcfe5-6800-7000-8000-000000000000"}\n'
     bad = b'{"process":0,"type":"perhaps","at_us":1,"id":"018bcfe5-6800-7000-8000-000000000000"}\n'
     lines = good + bad + b"{\n" + b'{"proc'
-    rows = [row for batch in histories.parse_history("h", lines) for row in batch.to_pylist()]
+    rows = [row for found in histories.parse_history("h", lines) for row in found["history"].to_pylist()]
     assert [row["line"] for row in rows] == [1, 2, 3]
     assert rows[0]["damage"] is None and "perhaps" in rows[1]["damage"] and rows[2]["damage"]
 
@@ -359,10 +359,10 @@ def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
 def test_an_event_that_no_column_holds_is_damage_of_its_line(change: dict[str, Any]):
     event = {"process": 0, "type": "ok", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000"}
     lines = msgspec.json.encode(event) + b"\n" + json.dumps(event | change).encode() + b"\n"
-    rows = [row for batch in histories.parse_history("h", lines) for row in batch.to_pylist()]
+    rows = [row for found in histories.parse_history("h", lines) for row in found["history"].to_pylist()]
     assert [row["damage"] is None for row in rows] == [True, False]
 
 
 def test_a_line_nested_too_deeply_is_damage_of_its_line():
-    (batch,) = histories.parse_history("h", b'{"x":' + b"[" * 10**6 + b"\n")
-    assert batch.to_pylist()[0]["damage"] == "it is nested too deeply"
+    (found,) = histories.parse_history("h", b'{"x":' + b"[" * 10**6 + b"\n")
+    assert found["history"].to_pylist()[0]["damage"] == "it is nested too deeply"

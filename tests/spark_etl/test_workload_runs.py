@@ -144,9 +144,8 @@ def test_every_workload_shows_the_bug_that_it_is_about_and_accuses_no_correct_st
     paths = asyncio.run(histories(tmp_path))
     rows = []
     for number, path in enumerate(paths):
-        batches = parse_history(str(number), path.read_bytes())
-        for batch in batches:
-            rows += [tuple(row.values()) for row in batch.to_pylist(maps_as_pydicts="strict")]
+        for found in parse_history(str(number), path.read_bytes()):
+            rows += [tuple(row.values()) for row in found["history"].to_pylist(maps_as_pydicts="strict")]
     operations = relations.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
     owner = {row.id.hex(): int(row.file) for row in operations.select("id", "file").collect()}
     found: dict[int, set[str]] = {number: set() for number in range(len(FINDS))}

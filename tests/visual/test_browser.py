@@ -76,7 +76,7 @@ def server() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
-        sync_api.expect.set_options(timeout=15_000)
+        sync_api.expect.set_options(timeout=60_000)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -19,7 +20,7 @@ import pytest
 from typer.main import get_command
 
 import kvstore
-from client_sdk import Client, locks_cli, rights_cli
+from client_sdk import Client, leases_cli, locks_cli, rights_cli
 from client_sdk import cli as client_cli
 from client_sdk.etcd_cli import INSTEAD
 from client_sdk.keyspace import Keyspace
@@ -32,6 +33,7 @@ from kvstore.top import HEADINGS
 from multicast.types import Timestamp
 from tests.house import ROOT
 from tests.kvstore.live import running_cluster
+from workloads import contention
 from workloads.cli import main
 
 
@@ -225,6 +227,15 @@ def test_top_shows_what_replicas_do_between_two_looks(shell: Shell) -> None:
     assert row["id"] == 0 and row["requests_per_second"] > 0 and row["memory_bytes"] > 1_000_000
 
 
+def test_what_writers_of_one_key_add_is_added_and_their_attempts_are_counted(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        asyncio.run(contention.run(str(shell.directory), "contended", 3, 2))
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 2 and all("3 writers, 6 commits" in line and "6 were added" in line for line in told)
+
+
 def test_a_lock_is_held_while_a_command_runs_which_knows_its_token(shell: Shell, tmp_path: Path) -> None:
     look = f"import os, sys; open({str(tmp_path / 'told')!r}, 'a').write(os.environ['KVSTORE_LOCK_TOKEN'] + ' ')"
     for command in (("lock", "l"), ("lock", "l"), ("elect", "e", "me")):
@@ -258,6 +269,7 @@ def test_what_etcdctl_calls_otherwise_is_known(shell: Shell, tmp_path: Path) -> 
     assert shell.data("get", "--prefix", "e/").out == "e/1\tv\n"
     lease = json.loads(shell.data("lease", "grant", "60", "-o", "json").out)["id"]
     assert shell.data("lease", "keep-alive", lease, "--once").status == 0
+    assert lease in [one["id"] for one in json.loads(shell.data("lease", "list", "-o", "json").out)]
     assert json.loads(shell.data("lease", "revoke", lease, "-o", "json").out) == {"revoked": True}
     for command, sentence in INSTEAD.items():
         assert error_of(shell(*command.split(), "some", "--thing")) == f"error: {sentence}\n"
@@ -273,7 +285,7 @@ def commands(group: Any, name: str = "kvstore") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_that_prints_a_result_prints_it_for_programs() -> None:
-    groups = (cluster_cli.app, server_cli.app, client_cli.app, locks_cli.app, rights_cli.app)
+    groups = (cluster_cli.app, server_cli.app, client_cli.app, leases_cli.app, locks_cli.app, rights_cli.app)
     silent = {"kvstore serve", "kvstore completion"}  # its log, and a script
     hidden = {"kvstore auth enable", "kvstore auth status", *(f"kvstore {command}" for command in INSTEAD)}
     found = dict(commands(get_command(together(*groups))))

@@ -1,5 +1,5 @@
-"""The clients of a run: a bank, a ring, registers of each shard, lists. They think between operations: what is to be
-found is wrong answers, not limits."""
+"""The clients of a run: a bank, a ring, registers of each shard, lists, watches and leases. They think between
+operations: what is to be found is wrong answers, not limits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from kvstore.core.audit import HistoryEvent
 from multicast.types import GroupId
 from workloads.bank import Bank
 from workloads.history import HistoryWriter
+from workloads.holders import Holders
 from workloads.invariants import Cycle
 from workloads.registers import Lists, Registers
+from workloads.watchers import Watchers
 
 CLIENTS = 2
 """Of each workload."""
@@ -37,6 +39,7 @@ class Load:
         self._store = AsyncClient(directory, timeout=TIMEOUT_SECONDS)
         self._histories: dict[str, list[HistoryWriter]] = {}
         self._workloads: list[Bank | Cycle | Registers | Lists] = []
+        self._others: list[Watchers | Holders] = []
 
     async def open(self) -> None:
         """KvError if what has to be there at the beginning cannot be written."""
@@ -54,6 +57,8 @@ class Load:
         for workload in self._workloads:
             workload.pause_seconds = PAUSE_SECONDS
             await workload.open(LAST_SECONDS)
+        together = self._histories["bank"][0]  # so that what began when is known
+        self._others = [Watchers(self._store, together, self._seed), Holders(self._store, self._seed)]
 
     def _told(self, shard: GroupId) -> Callable[[], None]:
         return lambda: self._on_answer(shard)
@@ -66,13 +71,13 @@ class Load:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. What a client raises, this raises."""
         async with asyncio.TaskGroup() as group:
-            for workload in self._workloads:
+            for workload in (*self._workloads, *self._others):
                 for number in range(CLIENTS):
                     group.create_task(workload.client(number, stop))
 
     async def last_reads(self) -> list[str]:
-        """Read everything once more; what is wrong with that, in sentences."""
-        wrong = []
+        """Read everything once more; what is wrong with that, and with watches and leases, in sentences."""
+        wrong = [f"{one.name}: {sentence}" for one in self._others for sentence in one.wrong]
         for workload in self._workloads:
             if isinstance(workload, Bank):
                 balances = await workload.read_all(timeout=LAST_SECONDS)
@@ -97,4 +102,4 @@ class Load:
             for history in histories:
                 with open(history.path, "rb") as lines:
                     counts.update(OUTCOMES[kind] for line in lines if (kind := decode(line).type) in OUTCOMES)
-        return found
+        return found | {one.name: one.counts for one in self._others}

@@ -39,7 +39,8 @@ VALID, INVALID, NOT_AUDITED = "valid", "not valid", "not audited"
 
 class Plan(msgspec.Struct):
     """minutes: of faults. directory: of the cluster, replaced if there is one. audit: have Spark judge it. only: names
-    of faults; without any all that the protocol survives. operations: of operations, where the protocol has them."""
+    of faults; without any all that the protocol survives. leader_share: of the faults, how many meet leaders.
+    operations: of operations, where the protocol has them."""
 
     seed: int = 1
     minutes: float = 1.0
@@ -49,6 +50,7 @@ class Plan(msgspec.Struct):
     replicas: int = 3
     audit: bool = True
     only: tuple[str, ...] = ()
+    leader_share: float = LEADER_SHARE
     operations: tuple[str, ...] = KINDS
 
 
@@ -172,7 +174,7 @@ class Run:
     async def _strike(self, cluster: Cluster, shard: GroupId, fault: Fault, rng: random.Random) -> None:
         leader = await cluster.leader(shard)
         others = [replica for replica in cluster.members(shard) if replica is not leader]
-        hit = bool(leader) and (rng.random() < LEADER_SHARE or not others)
+        hit = bool(leader) and (rng.random() < self.plan.leader_share or not others)
         victim = leader if leader and hit else rng.choice(others)
         began = time.monotonic()
         happened = Happened(fault.name, shard, victim.id, hit, began - self._began)

@@ -1,0 +1,240 @@
+"""Bugs planted in rules of the store that seldom matter: who answers for a moved slot, who is the first, what goes with
+a row, from when on something counts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvstore.core.changes import Changes
+from kvstore.core.clients import Clients
+from kvstore.core.execution import Execution
+from kvstore.core.leases import Leases
+from kvstore.core.moves import Moves
+from kvstore.core.replica import Replica
+from kvstore.core.requests import Waiting
+from kvstore.core.rights import Rights
+from kvstore.core.signals import Signals
+from kvstore.core.versions import Versions
+from kvstore.core.watches import Watches
+from kvstore.simulated.runner import Settings
+from kvstore.storage.store import Store
+from tests.planted.leases import SMALL as LEASES
+from tests.planted.moves import FORGETTING, MOVING, THREE
+from tests.planted.rewriting import rewrite
+from tests.planted.rights import RULED
+from tests.planted.store import TWO_SHARDS, Planted
+from tests.planted.watches import SMALL as WATCHED
+
+LATE = Settings(
+    protocol="white_box", size="small", shards=2, seconds=2.0, late=True, options={"dedup_window_us": "3000000"}
+)
+RANGES = Settings(protocol="white_box", size="small", shards=2, ranges=True)
+LEASES_MOVE = Settings(protocol="white_box", size="small", shards=2, leases=True, moves=True, profile="calm")
+PAST_GROWS = Settings(protocol="primcast", size="small", replicas=3, grows=True, ranges=True, past=True, moves=True)
+PAST_MOVES = Settings(protocol="white_box", size="small", shards=2, past=True, moves=True)
+LATE_OF_THREE = msgspec.structs.replace(LATE, shards=3)
+
+# -- copies, and who answers ------------------------------------------------------------------------------------------
+
+
+@rewrite("_fate", "any([v.repeated for v in votes])", "all([v.repeated for v in votes])")
+class RepeatedIfAllSay(Replica):
+    """A transaction takes effect again unless all who vote know its id."""
+
+
+@rewrite("completed", "if entry.settled:", "if True:")
+class GivenIsTakenForSettled(Signals):
+    """What a step of a move gives goes when results of its time go, though its target may still wait for it."""
+
+
+@rewrite("_drop", "max(part.timestamp.time, created_us(message_id))", "part.timestamp.time")
+class AsOldAsItsStamp(Signals):
+    """What was given under a low stamp goes at once."""
+
+
+@rewrite("_begin", "if remembered.status != REPEATED:", "if True:")
+class RepeatedIsAnAnswer(Clients):
+    """A shard's word that it knows nothing of the first time is taken for a result."""
+
+
+@rewrite("on_outcome", "self._held[position - self._held[0].delivery.position].outcome = outcome",
+         "self._held[position - self._held[0].delivery.position - 1].outcome = outcome")  # fmt: skip
+class HeldOutcomeOneOff(Replica):
+    """Behind a step of a move a peer's outcome is taken for that of the transaction before."""
+
+
+@rewrite("completed", "if result.status == EXPIRED and self._moves.gave_all(item.plan.transaction, item.slots):",
+         "if False:")  # fmt: skip
+class ExpiredWhereItWas(Clients):
+    """A shard that gave its slots away says of a late copy that there never was an effect."""
+
+
+@rewrite("_gone", "if first is None or first.status == MOVED:", "if True:")
+class GoneThoughKnown(Clients):
+    """A shard that gave its slots away does not tell of a late copy what it knows of the first one."""
+
+
+@rewrite("completed", "self._moves.gave_all(item.plan.transaction, item.slots)", "item.places")
+class MovedByAnyPlace(Clients):
+    """A late copy in a shard that has taken a slot is called moved."""
+
+
+@rewrite("gave_all", "not any(", "self.leads_beyond([self._shard]) and not all(")
+class OneIsNotEnough(Moves):
+    """A shard that has given one of the keys away says of a late copy that it does not know, though it must."""
+
+
+@rewrite("_on_result", "if not waiting.results and result.timestamp > waiting.moved_at:", "if not waiting.results:")
+class EveryMovedCounts(Clients):
+    """Who is told moved tries again each time that somebody repeats it."""
+
+
+@rewrite("missing", "if shard_map is not self.shard_map:", "if False:")
+class ResultsOfOldShards(Waiting):
+    """Results are asked of the shards that are the right ones by the map of then, wherever the slots have gone."""
+
+
+@rewrite("_ask_for_results", "not missing and (waiting.results or waiting.repeated)", "False")
+class NothingMoreIsTold(Clients):
+    """Who waits for what nobody can tell any more waits for a minute."""
+
+
+@rewrite("_on_unknown", "if is_majority(replicas, waiting.unknown):", "if False:")
+class ForgottenAwaited(Clients):
+    """What a shard has forgotten is waited for."""
+
+
+@rewrite("_told_all", "everywhere = self.results.keys() | self.without >= set(self.destinations)", "everywhere = True")
+class RangeOfSomeShards(Waiting):
+    """A range is answered when one of its shards has told what it has."""
+
+
+# -- moves ------------------------------------------------------------------------------------------------------------
+
+
+@rewrite("give", "if leaving is None or (leaving.target, leaving.slots) != (move.target, move.slots):",
+         "if leaving is None:")  # fmt: skip
+class AnotherMoveGoesOn(Moves):
+    """A move begins where another one was given up."""
+
+
+@rewrite("give", "_moved_row(row) for row in found",
+         "_moved_row(msgspec.structs.replace(row, lease=b'')) for row in found")  # fmt: skip
+class LeaseLeftBehind(Moves):
+    """A key that moves is attached to no lease any more."""
+
+
+@rewrite("_took", "_encoded(row, row.value)", "_encoded(msgspec.structs.replace(row, create_version=ZERO), row.value)")
+class CreatedByTheLastWrite(Moves):
+    """A key that moves counts as created when it was written last."""
+
+
+@rewrite("_took", "self.remembers(message_id, decode_remembered(joined).slots)", "pass")
+class TakenIdsNotGivenOn(Moves):
+    """What a shard learns of an id by one move is not given with another that is under way."""
+
+
+@rewrite("_tell_decisions", "status = _status_at(wanted.timestamp, index, r)", "status = r.status")
+class DecidedByTheLastCopy(Signals):
+    """Who asks how a copy ended is told how its id did."""
+
+
+@rewrite("_tell_decisions", "if record is None and not message_id:", "if record is None:")
+class ForgottenWasApplied(Signals):
+    """Who asks how something ended that is forgotten is told that it was applied."""
+
+
+@rewrite("on_part_request", "elif wanted.timestamp <= self._last_delivered:", "else:")
+class DecisionsToldEarly(Signals):
+    """Who asks for a part of what was not delivered here is told how it ended."""
+
+
+# -- leases and rights ------------------------------------------------------------------------------------------------
+
+
+@rewrite("_measure", "1000 * leases.decode_lease(value).ttl_ms", "900 * leases.decode_lease(value).ttl_ms")
+class NineTenths(Leases):
+    """A lease lives for nine tenths of its time."""
+
+
+@rewrite("_revoke", "shards = self._moves.map.shards_of(transaction)", "shards = (self._peers.shard,)")
+class RevokedAtHome(Leases):
+    """What has expired goes in its home shard alone."""
+
+
+@rewrite("_change", "if row is not None and row.lease:", "if False:")
+class DetachedByAnAppend(Execution):
+    """Appending and adding detach a key from its lease."""
+
+
+@rewrite("_put", "if before[2] != after[2]:", "if after[2]:")
+class AttachedForGood(Store):
+    """Which keys are attached to a lease is never noted off."""
+
+
+@rewrite("denied", "compare.key + b\"\\0\"", "b\"\"")
+class ComparisonsOfAll(Rights):
+    """Who compares a key needs to read all that follow it."""
+
+
+@rewrite("denied", "in _needed(operation, first, end):", "in _needed(operation, first, end)[:1]:")
+class OneNeedIsEnough(Rights):
+    """Who may read may add and append."""
+
+
+# -- watches, versions ------------------------------------------------------------------------------------------------
+
+
+@rewrite("_over", "Followed(merged(asked.told, upto), max(upto, client.after))",
+         "Followed(merged(asked.told, asked.complete), asked.complete)")  # fmt: skip
+class OlderThanTheBuffer(Watches):
+    """Who asks for what is older than the buffer is told up to where the first shard is."""
+
+
+@rewrite("_go_on", "asked.news = not starting and wanted <= feed.upto", "asked.news = wanted <= feed.upto")
+class BeginnersWaitForNews(Watches):
+    """Who begins waits until something changes."""
+
+
+@rewrite("_release", "client.versioned and client.after <= feed.upto", "client.versioned")
+class AnsweredBeforeItsVersion(Watches):
+    """Who follows a version beyond what was released is answered with less."""
+
+
+@rewrite("_answer", "if waiting.at < oldest:", "if False:")
+class CompactedNotTold(Changes):
+    """What is not known any more is passed over."""
+
+
+@rewrite("_serve", "elsewhere = bool(waiting.shards) and self._moves.leads_beyond(waiting.shards)", "elsewhere = False")
+class RangeOfOldShards(Versions):
+    """A range at a version is read of the shards that there were."""
+
+
+@rewrite("_kept", "floor = min(self._first_floor, upto.encode())", "floor = bytes(16)")
+class FloorNotCommitted(Store):
+    """From when on versions are known is forgotten at a restart."""
+
+
+def _core(settings: Settings, *kinds: type) -> list[Planted]:
+    return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
+
+
+PLANTED_IN_STORE = (
+    *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
+    Planted("RepeatedIfAllSay", "", RepeatedIfAllSay, settings=THREE),
+    Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
+    *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
+    *_core(LATE, ExpiredWhereItWas, GoneThoughKnown, MovedByAnyPlace),
+    *_core(LATE_OF_THREE, OneIsNotEnough, ResultsOfOldShards, DecidedByTheLastCopy, TakenIdsNotGivenOn),
+    *_core(FORGETTING, ForgottenWasApplied),
+    *_core(RANGES, RangeOfSomeShards),
+    *_core(MOVING, AnotherMoveGoesOn, CreatedByTheLastWrite, DecisionsToldEarly),
+    *_core(LEASES_MOVE, LeaseLeftBehind),
+    *_core(LEASES, NineTenths, RevokedAtHome, DetachedByAnAppend),
+    Planted("AttachedForGood", "", store=AttachedForGood, settings=LEASES),
+    *_core(RULED, ComparisonsOfAll, OneNeedIsEnough),
+    *_core(WATCHED, OlderThanTheBuffer, BeginnersWaitForNews, AnsweredBeforeItsVersion, CompactedNotTold),
+    *_core(PAST_GROWS, RangeOfOldShards),
+    Planted("FloorNotCommitted", "", store=FloorNotCommitted, settings=PAST_MOVES),
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Processes that know one another only from some moment on: a link takes both ends, as in a live host."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multicast import registry
+from multicast.membership import Change, Founding, GroupIs, change_payload, founding_payload
+from multicast.protocol import Application, MulticastProtocol
+from multicast.simulation.disk import SimulatedDisk
+from multicast.simulation.growing import topology_of
+from multicast.simulation.network import Conditions
+from multicast.simulation.world import World
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Topology, new_message_id
+
+DELTA = 1_000
+SECOND = 1_000_000
+PROTOCOLS = [n for n in registry.names() if registry.load(n).specification.changes_members]
+NEW, FOUNDED = 6, (7, 8, 9)
+
+
+class Growing:
+    """Two groups; process 6 may be added to the first one, and 7 to 9 may found a third one."""
+
+    def __init__(self, name: str):
+        protocol = registry.load(name)
+        self.topology = Topology({0: (0, 1, 2), 1: (3, 4, 5)}, {0: (NEW,), 2: FOUNDED})
+        settings = protocol.specification.options()
+
+        def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application]:
+            return protocol(pid, topology_of(self.topology, pid), settings, rng), Application()
+
+        self.world = World(self.topology, make, 0, Conditions.exact(DELTA))
+        self.number = 0
+        self.world.start()
+        self.world.run_for(3 * SECOND)
+
+    def multicast(self, origin: ProcessId, groups: tuple[GroupId, ...], payload: bytes = b"") -> MessageId:
+        self.number += 1
+        m = AppMessage(new_message_id(self.world.now, self.number), groups, payload, origin)
+        assert self.world.submit(origin, m)
+        self.world.run_for(5 * SECOND)
+        return m.id
+
+    def add(self, process: ProcessId, group: GroupId) -> None:
+        self.world.restart(process)
+        self.multicast(self.topology.groups[group][1], (group,), change_payload(Change(0, True, process)))
+
+    def found(self, group: GroupId, members: tuple[ProcessId, ...]) -> None:
+        founded = GroupIs(group, members, {})
+        for process in members:
+            self.world.restart(process)
+        self.multicast(0, (0,), founding_payload(Founding(founded)))
+
+    def restart(self, process: ProcessId) -> None:
+        self.world.crash(process)
+        self.world.run_for(5 * SECOND)
+        self.world.restart(process)
+        self.world.run_for(5 * SECOND)
+
+    def lead(self, process: ProcessId) -> None:
+        """Its group gets no other leader."""
+        for _ in range(20):
+            protocol = self.world.node(process).protocol
+            leader = protocol.leader_of(protocol.group)
+            if leader == process:
+                return
+            assert leader is not None
+            self.restart(leader)
+        raise AssertionError(f"process {process} does not lead")
+
+
+def positions(world: World, processes: tuple[ProcessId, ...]) -> list[int]:
+    return [world.node(p).engine.position for p in processes]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_group_that_is_founded_hears_of_a_leader_that_was_added_before(
+    name: str,
+) -> None:
+    growing = Growing(name)
+    growing.add(NEW, 0)
+    growing.lead(NEW)
+    growing.found(2, FOUNDED)
+    before = positions(growing.world, FOUNDED)
+    growing.multicast(0, (0, 2))
+    assert positions(growing.world, FOUNDED) == [position + 1 for position in before]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_who_was_down_when_a_replica_was_added_hears_of_it_when_that_leads(
+    name: str,
+) -> None:
+    """All who told it the view have died since."""
+    growing = Growing(name)
+    others = growing.topology.groups[1]
+    for process in others[1:]:
+        growing.world.crash(process)
+    growing.add(NEW, 0)
+    growing.lead(NEW)
+    for process in others[1:]:
+        growing.world.restart(process)
+    growing.world.run_for(5 * SECOND)
+    before = positions(growing.world, others)
+    growing.multicast(1, (0, 1))
+    assert positions(growing.world, others) == [position + 1 for position in before]

@@ -1,0 +1,96 @@
+"""What watches told: whoever was told rightly is not accused, and everything else is called by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstore.simulated.runner import Settings, run_seed
+from multicast.types import ZERO, Timestamp
+from spark_etl.audit.runner import Audit
+from spark_etl.checks import watches
+from spark_etl.frames import relations
+from spark_etl.ingest.tables import Tables, extract
+from spark_etl.report import Property
+from tests.planted.store import Planted
+from tests.planted.watches import PLANTED_IN_STORE
+from tests.spark_etl.runs import Run
+
+PARTS = ("delivery", "transactions", "clients")
+
+
+def judged(spark: Any, directory: Path) -> Property:
+    report = Audit(spark, directory, directory.parent / "out", parts=PARTS).run()
+    assert not [p.name for p in report.properties if p.violations and p.name != "watches"], report.properties
+    return next(p for p in report.properties if p.name == "watches")
+
+
+def written() -> tuple[Run, list[Timestamp]]:
+    """Four transactions, and their versions. The second one is of both shards; the last deletes a1, which is there."""
+    run = Run()
+    for writes in ({"a1": 1}, {"a2": 1, "b1": 1}, {"b2": 1}, {"a1": 0}):
+        run.transaction(writes=writes)
+    for replica in (0, 1, 2):
+        run.change(replica, 3, lambda outcome: setattr(outcome.writes[0], "value", None))
+    run.stop()
+    return run, [run.version(number) for number in range(4)]
+
+
+def test_whoever_was_told_everything_that_he_asked_for_is_not_accused(spark: Any, tmp_path: Path):
+    run, (one, two, three, four) = written()
+    run.watch((one, {"a1": 1}), (two, {"a2": 1, "b1": 1}), (three, {"b2": 1}), (four, {"a1": None}), after=ZERO)
+    run.watch(one, (two, {"b1": 1}), two, (three, {"b2": 1}), four, four, first="b", at_us=1005)
+    run.watch((two, {"a2": 1}), after=one, first="a2", end="b")  # and nobody knows how it went on
+    run.watch(four, after=three, first="a2")
+    run.watch(after=one)
+    run.watch(three, (four, {"a1": None}), at_us=1037)  # what came when it had begun is not behind it
+    found = judged(spark, run.write(tmp_path / "run"))
+    assert (found.verdict, found.rows) == ("valid", 20), found
+    assert found.note == "5 watches were told of 8 transactions, and missed none"
+
+
+def test_what_was_told_wrongly_is_called_by_its_name(spark: Any, tmp_path: Path):
+    run, (one, two, three, four) = written()
+    never = Timestamp(one.time + 5, one.tiebreak)
+    run.watch((one, {"a1": 1}), (three, {"b2": 1}), after=ZERO)  # not of two, whose keys are two
+    run.watch((two, {"a2": 1}), after=one)  # half of it
+    run.watch(three, after=two)
+    run.watch((never, {"a1": 1}), after=one)
+    run.watch((two, {"a2": 1, "b1": 2}), after=one)
+    run.watch((four, {"a1": 0}), after=three)
+    run.watch((two, {"a2": 1, "b1": 1}), (three, {"b2": 1}), (two, {"a2": 1, "b1": 1}), after=one)
+    run.watch((three, {"b2": 1}), (two, {"b1": 1}), after=one, first="b")
+    run.watch(three, (three, {"b2": 1}), after=two)
+    run.watch(three, four, three, after=three, first="a2")
+    run.watch(three, (four, {"a1": None}), at_us=1001)  # two and three were asked for after that
+    found = judged(spark, run.write(tmp_path / "run"))
+    names = sorted(example.name for example in found.examples)
+    assert names == sorted(
+        ["change-missed"] * 4 + ["change-invented"] + ["change-otherwise"] * 2 + ["told-again"]
+        + ["told-out-of-order"] * 3 + ["watch-began-late"] * 2
+    ), found.examples  # fmt: skip
+    missed = next(example for example in found.examples if example.name == "change-missed")
+    assert missed.evidence and missed.keys and missed.transactions
+
+
+def test_what_simulated_watches_told_is_valid(spark: Any, tmp_path: Path):
+    settings = Settings(protocol="white_box", size="small", watch=True, ranges=True, moves=True)
+    outcome = run_seed(settings, 10, tmp_path / "run")
+    assert outcome.violations == [] and outcome.watched > 10 and outcome.moves
+    found = judged(spark, tmp_path / "run")
+    assert found.verdict == "valid", found
+
+
+FOUND = {"NotWaitedForAShard", "LagNotTold", "ToldAgain"}
+
+
+@pytest.mark.parametrize("bug", [b for b in PLANTED_IN_STORE if b.name in FOUND], ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found_by_the_audit_too(spark: Any, tmp_path: Path, bug: Planted):
+    bug.run(bug.first_seed, tmp_path / "run")
+    opened = Tables(spark, tmp_path / "out", extract(tmp_path / "run", tmp_path / "out").manifest)
+    watched, writes = opened.frame("watched"), relations.key_writes(opened.frame("writes"))
+    spans = watches.spans(watched, None)
+    compared = watches.compare(spans, watched, writes, False, None)
+    assert watches.check(spans, watched, compared, None).take(1)
