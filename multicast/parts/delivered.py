@@ -228,16 +228,14 @@ class DeliveredLog:
         return self._marks.get(process, ZERO)
 
     def durable(self, position: int, out: Outbox) -> list[MessageId]:
-        """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for
-        those of which a later copy has been delivered."""
+        """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for those of which a
+        later copy has been delivered. What is delivered later than all others have reached it settles here, too: the
+        own group's mark never passes the own watermark."""
         mark = ZERO
         queue = self._not_durable
         while queue and queue[0][0] <= position:
             mark = queue.popleft()[1]
-        settled = self.report(self._self_id, mark, out)
-        if self._unsettled:  # what is delivered late may be settled already
-            settled += self._settle(self._topology.group_of[self._self_id], out)
-        return settled
+        return self.report(self._self_id, mark, out)
 
     def report(self, process: ProcessId, watermark: Timestamp, out: Outbox) -> list[MessageId]:
         """A process has told its watermark. Returns newly settled messages."""
