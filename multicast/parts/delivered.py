@@ -228,8 +228,8 @@ class DeliveredLog:
         return self._marks.get(process, ZERO)
 
     def durable(self, position: int, out: Outbox) -> list[MessageId]:
-        """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for those of which a
-        later copy has been delivered. What is delivered later than all others have reached it settles here, too: the
+        """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for those of which
+        a later copy has been delivered. What is delivered later than all others have reached it settles here, too: the
         own group's mark never passes the own watermark."""
         mark = ZERO
         queue = self._not_durable
