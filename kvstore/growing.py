@@ -17,7 +17,7 @@ from kvstore import certificates, changing
 from kvstore.api.cluster import ClusterJson, decode_cluster
 from kvstore.api.codec import id_text
 from kvstore.api.model import SLOTS
-from kvstore.api.shard_map import ShardMap
+from kvstore.api.shard_map import ShardMap, ranges_of
 from kvstore.cluster import (
     KILL_GRACE_SECONDS,
     POLL_SECONDS,
@@ -290,7 +290,9 @@ def move_slots(
     for shard in (source, target):
         if shard not in config.shards:
             raise ClusterError(f"nothing was moved: there is no shard {shard}")
-    if steps := _move(config, source, target, slots, lambda: _has(directory, target, slots)):
+    owners = ShardMap.from_json(_told_by(config, source).shard_map).slots
+    left = ranges_of(slot for first, last in slots for slot in range(first, last + 1) if owners[slot] != target)
+    if left and (steps := _move(config, source, target, left, lambda: _has(directory, target, slots))):
         say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
     else:
         say(f"shard {target} has these slots already")
@@ -337,19 +339,8 @@ def rebalance(directory: Path, target: GroupId, say: Callable[[str], None]) -> N
         spare = min(lacks, owners.count(source) - share)
         if spare > 0:
             chosen = [slot for slot, owner in enumerate(owners) if owner == source][-spare:]
-            move_slots(directory, source, target, _ranges(chosen), say)
+            move_slots(directory, source, target, ranges_of(chosen), say)
             lacks -= spare
-
-
-def _ranges(slots: Sequence[int]) -> list[tuple[int, int]]:
-    """Of rising slots."""
-    ranges: list[tuple[int, int]] = []
-    for slot in slots:
-        if ranges and ranges[-1][1] == slot - 1:
-            ranges[-1] = (ranges[-1][0], slot)
-        else:
-            ranges.append((slot, slot))
-    return ranges
 
 
 def _has_begun(config: ClusterConfig, shard: GroupId) -> bool:

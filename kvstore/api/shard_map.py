@@ -67,6 +67,17 @@ def places_of(runs: Iterable[PlacedRun]) -> dict[int, Place]:
     return {slot: Place(r.shard, r.since) for r in runs for slot in range(r.first, r.last + 1)}
 
 
+def ranges_of(slots: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """The same, of rising slots, as ranges of first and last."""
+    ranges: list[tuple[int, int]] = []
+    for slot in slots:
+        if ranges and ranges[-1][1] == slot - 1:
+            ranges[-1] = (ranges[-1][0], slot)
+        else:
+            ranges.append((slot, slot))
+    return tuple(ranges)
+
+
 encode_places = msgspec.msgpack.Encoder().encode
 decode_places = msgspec.msgpack.Decoder(list[PlacedRun]).decode
 

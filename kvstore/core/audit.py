@@ -110,10 +110,11 @@ class MovedRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class Given(msgspec.Struct, array_like=True, gc=False):
-    """What one step of a move hands over. rows: of the slots. ids: (id, what is remembered beside it), of transactions
+    """What one step of a move gives. rows: of the slots. ids: (id, what is remembered beside it), of transactions
     that touched the slots. rows_to, ids_to: up to where this shard's rows and ids have been given. first: what earlier
-    steps handed over does not count. last: all is given; from this step on the slots are the target's. rules: with the
-    last step to a shard that was added: (name, record) of all rights.
+    steps gave does not count. slots: those that are the target's from this step on, ranges of first and last. last: all
+    have been handed over. rules: with the first slots of a shard that was added, or a move of none: (name, record) of
+    all rights.
     """
 
     rows: list[MovedRow]
@@ -123,12 +124,14 @@ class Given(msgspec.Struct, array_like=True, gc=False):
     first: bool
     last: bool
     rules: list[tuple[bytes, bytes]] = []
+    slots: tuple[tuple[int, int], ...] = ()
 
 
 class MoveOutcome(Outcome, array_like=True, gc=False):
     """Of a step of moving `slots` from shard `source` to shard `target`. given: as the source gave it, and the target
-    took it; None if the step was impossible. At the last step the rows given in all steps from the first on, as they
-    were given last, leave the source and stand in the target, with their versions."""
+    took it; None if the step was impossible. With the slots that a step hands over go their rows as they were given
+    last, by this step or earlier ones from the first on: they leave the source and stand in the target, with their
+    versions."""
 
     source: int = -1
     target: int = -1

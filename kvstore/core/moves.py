@@ -4,11 +4,15 @@ Theory of operation. A move is a sequence of *steps*: transactions of one `Move`
 any other between the source and the target, by whatever protocol. The source's part of a step brings the next portion
 of what it has (`Given`): rows of the slots, in key order, and remembered ids of transactions that touched the slots, in
 id order. The target *stages* the rows, where no transaction sees them. What the source changes at or before what it has
-given already is *dirty*, and given again, deletions too. The step after which nothing is left is the last: with it the
-rows leave the source and stand in the target, with the versions that they had, and the slots are the target's. Who
-moves slots repeats steps until then; so a move goes on whoever dies, and a step of another move of the source begins
-that one anew. What a step does is a function of the logs of its two shards, and of nothing else: the source's part is
-of its state right before the step, and what is delivered after a step is looked at only when the step is complete.
+given already is *dirty*, and given again, deletions too. A step after which nothing is left to give *hands over* the
+next slots, in slot order: as many as have about a portion of rows, at least one. With it their rows leave the source
+and stand in the target, with the versions that they had, and these slots are the target's, as if they had been moved
+alone; what the source changes of the others is still dirty. The step that hands over the last slot is the last. So no
+step is longer than a portion takes, but for a single slot that has more rows. Who moves slots repeats steps until the
+last; so a move goes on whoever dies, and a step of another move of the source begins that one anew, with the slots that
+the source still has. What a step does is a function of the logs of its two shards, and of nothing else: the source's
+part is of its state right before the step, and what is delivered after a step is looked at only when the step is
+complete.
 
 Who serves a slot. Each shard knows by its own log which slots it has given, to whom, and which it took (`places`).
 A transaction goes to the shards that own its keys by a map that some replica knows; one with a Range to all there are.
@@ -53,7 +57,18 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from kvstore.api.model import RANGE_BYTES_MAX, RANGES, Cut, KeyValue, Move, OperationResult, Rule, Transaction, move_of
+from kvstore.api.model import (
+    RANGE_BYTES_MAX,
+    RANGES,
+    SLOTS,
+    Cut,
+    KeyValue,
+    Move,
+    OperationResult,
+    Rule,
+    Transaction,
+    move_of,
+)
 from kvstore.api.shard_map import (
     Place,
     PlacedRun,
@@ -64,6 +79,7 @@ from kvstore.api.shard_map import (
     is_everywhere,
     own_slot,
     places_of,
+    ranges_of,
     runs_of,
     slot_of,
     slots_of,
@@ -78,22 +94,26 @@ from kvstore.core.state import PLACES, State
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
 
 PORTION = 2000
-"""Rows, and ids, that one step looks at; about RANGE_BYTES_MAX of rows, and as much of those that were given before."""
+"""Rows, and ids, that one step looks at; about RANGE_BYTES_MAX of rows, as much of those that were given before, and as
+much of those that are handed over."""
 
 _LEAVING = b"leaving"
 _GIVEN, _DIRTY, _DIRTY_ID, _STAGED = b"g", b"d", b"i", b"s"
+"""With these begin the keys of notes. In the source: slot, key -> the length of its value, of rows that were given;
+rows and ids that have changed since. In the target: source, slot, key -> row, of what it has staged."""
 _EVERY_SLOT = (*RANGES, Cut, Rule)
 _ALL = b"\xff" * 401
 """Greater than any key or id: all has been looked at."""
 
 
 class Leaving(msgspec.Struct, array_like=True):
-    """A move that this shard is the source of, and how far it has come."""
+    """A move that this shard is the source of, and how far it has come. slots_to: the last slot handed over."""
 
     target: GroupId
     slots: tuple[tuple[int, int], ...]
     rows_to: bytes = b""
     ids_to: bytes = b""
+    slots_to: int = -1
 
 
 class Moves:
@@ -163,15 +183,16 @@ class Moves:
     # -- the source ---------------------------------------------------------------------------------------------------
 
     def give(self, move: Move, timestamp: Timestamp) -> Given | None:
-        """What the step at `timestamp` hands over, of the state right before it; None if not all of the slots are this
-        shard's."""
-        slots = _expanded(move.slots)
-        own = self.first_map.slots
-        if any([self.places.get(slot, Place(own[slot], ZERO)).shard != self._shard for slot in slots]):
+        """What the step at `timestamp` gives, of the state right before it; None if not all of the slots that are still
+        to be handed over are this shard's."""
+        leaving, slots, first = self.leaving, _expanded(move.slots), True
+        if leaving is not None and leaving.target == move.target:
+            first = slots not in (self._leaving_slots, _expanded(leaving.slots))
+        if leaving is None or first:
+            leaving = Leaving(move.target, move.slots)
+        slots = _remaining(leaving)
+        if not all([self._has(slot) for slot in slots]):
             return None
-        leaving, first = self.leaving, False
-        if leaving is None or (leaving.target, leaving.slots) != (move.target, move.slots):
-            leaving, first = Leaving(move.target, move.slots), True
         dirty = [] if first else self._store.notes(_DIRTY, self.portion)
         dirty_ids = [] if first else self._store.notes(_DIRTY_ID, self.portion)
         rows: dict[bytes, MovedRow] = {}
@@ -198,7 +219,21 @@ class Moves:
         told = [(id_, _without_ranges(record)) for id_, record in ids if record is not None]
         knows = move.target in self.first_map.shards or own_slot(move.target) in self.places
         rules = [] if left or knows else self._rights.given()
-        return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, not left, rules)
+        end = 0 if left else self._handed_before()
+        handed = sorted([slot for slot in slots if slot < end])
+        last = not left and len(handed) == len(slots)
+        return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, last, rules, ranges_of(handed))
+
+    def _handed_before(self) -> int:
+        """Slots less than this one have about a portion of the rows that were given, or are one slot."""
+        first, size = None, 0
+        for many, (key, length) in enumerate(self._store.notes(_GIVEN, self.portion + 1)):
+            slot = int.from_bytes(key[1:3], "big")
+            first = slot if first is None else first
+            if many == self.portion or size > RANGE_BYTES_MAX:
+                return max(slot, first + 1)
+            size += int.from_bytes(length, "big")
+        return SLOTS
 
     def _kept(self, timestamp: Timestamp) -> MessageId:
         """The first id that no replica may have forgotten there."""
@@ -229,10 +264,10 @@ class Moves:
             self._gave(move, given, at)
         else:
             self._took(move, given, at)
-        if given.last:
+        if given.slots or given.last:
             self._store.forget_past(at)
             place = Place(move.target, timestamp)
-            self.places |= dict.fromkeys(_expanded(move.slots), place)
+            self.places |= dict.fromkeys(_expanded(given.slots), place)
             if move.target not in self.first_map.shards:
                 self.places[own_slot(move.target)] = place
             self._runs = runs_of(self.places)
@@ -244,30 +279,34 @@ class Moves:
         if given.first:
             self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
         for row in given.rows:
+            length = None if row.value is None else len(row.value).to_bytes(4, "big")
             store.set_note(_DIRTY + row.key, None)
-            store.set_note(_GIVEN + row.key, None if row.value is None else b"1")
+            store.set_note(_slotted(_GIVEN, row.key), length)
         for message_id, _ in given.ids:
             store.set_note(_DIRTY_ID + message_id, None)
         kept = _DIRTY_ID + self._kept(at)
         for key, _ in store.notes(_DIRTY_ID, self.portion):
             if key < kept:
                 store.set_note(key, None)
-        if not given.last:
-            self._set_leaving(Leaving(move.target, move.slots, given.rows_to, given.ids_to))
-            store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))
+        for key, _ in store.notes(_GIVEN, below=_after(_GIVEN, given.slots)) if given.slots else ():
+            store.place(key[3:], None, at)
+            store.set_note(key, None)
+        if given.last:
+            self._clear(_DIRTY, _DIRTY_ID)
+            self._set_leaving(None)
+            store.set_note(_LEAVING, None)
             return
-        for key, _ in store.notes(_GIVEN):
-            store.place(key[1:], None, at)
-        self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
-        self._set_leaving(None)
-        store.set_note(_LEAVING, None)
+        slots_to = -1 if given.first or self.leaving is None else self.leaving.slots_to
+        slots_to = given.slots[-1][1] if given.slots else slots_to
+        self._set_leaving(Leaving(move.target, move.slots, given.rows_to, given.ids_to, slots_to))
+        store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))
 
     def _took(self, move: Move, given: Given, at: Timestamp) -> None:
         store, staged = self._store, _STAGED + move.source.to_bytes(4, "big")
         if given.first:
             self._clear(staged)
         for row in given.rows:
-            store.set_note(staged + row.key, None if row.value is None else _encoded(row, row.value))
+            store.set_note(_slotted(staged, row.key), None if row.value is None else _encoded(row, row.value))
         for message_id, record in given.ids:
             own = store.remembered(message_id)
             joined = record if own is None else _joined(own, record)
@@ -276,11 +315,10 @@ class Moves:
                 self.remembers(message_id, decode_remembered(joined).slots)
         if given.rules:
             self._rights.take(given.rules)
-        if given.last:
-            for key, kept in store.notes(staged):
-                name = key[len(staged) :]
-                store.place(name, decode_row(name, kept), at)
-            self._clear(staged)
+        for key, kept in store.notes(staged, below=_after(staged, given.slots)) if given.slots else ():
+            name = key[len(staged) + 2 :]
+            store.place(name, decode_row(name, kept), at)
+            store.set_note(key, None)
 
     def _clear(self, *prefixes: bytes) -> None:
         for prefix in prefixes:
@@ -289,7 +327,7 @@ class Moves:
 
     def _set_leaving(self, leaving: Leaving | None) -> None:
         self.leaving = leaving
-        self._leaving_slots = _expanded(leaving.slots) if leaving is not None else frozenset()
+        self._leaving_slots = _remaining(leaving) if leaving is not None else frozenset()
 
 
 def _moved_row(row: KeyValue) -> MovedRow:
@@ -314,6 +352,20 @@ def moved(told: Iterable[list[PlacedRun]], shards: Collection[GroupId]) -> bool:
 
 def _expanded(ranges: tuple[tuple[int, int], ...]) -> frozenset[int]:
     return frozenset([slot for first, last in ranges for slot in range(first, last + 1)])
+
+
+def _remaining(leaving: Leaving) -> frozenset[int]:
+    """Slots that are still to be handed over. Those that were may have come back: they have nothing to do with it."""
+    return frozenset([slot for slot in _expanded(leaving.slots) if slot > leaving.slots_to])
+
+
+def _slotted(prefix: bytes, key: bytes) -> bytes:
+    return prefix + slot_of(key).to_bytes(2, "big") + key
+
+
+def _after(prefix: bytes, slots: tuple[tuple[int, int], ...]) -> bytes:
+    """Greater than what `_slotted` makes of keys of these slots, and of no others."""
+    return prefix + (slots[-1][1] + 1).to_bytes(2, "big")
 
 
 def _slots(slots: bytes) -> list[int]:

@@ -115,8 +115,9 @@ class State(Protocol):
     def set_note(self, key: bytes, value: bytes | None) -> None:
         """Keep it; None: no longer."""
 
-    def notes(self, prefix: bytes, limit: int = 0) -> list[tuple[bytes, bytes]]:
-        """Those whose keys begin with `prefix`, rising; at most `limit` unless that is 0."""
+    def notes(self, prefix: bytes, limit: int = 0, below: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Those whose keys begin with `prefix` and are less than `below` (b"": all), rising; at most `limit` unless
+        that is 0."""
 
     def part(self, message_id: MessageId) -> bytes | None:
         """What `keep_part` kept."""

@@ -206,9 +206,10 @@ def moves(logs: Logs) -> tuple[dict[Timestamp, Moved], list[str]]:
                     violations.append(f"the step at {executed.version} gives {row.key!r} again, which has not changed")
                 if row.value is not None:
                     rows[way][row.key] = row.version
-            if given.last:
-                slots = frozenset(slot for first, last in outcome.slots for slot in range(first, last + 1))
-                moved = Moved(outcome.source, outcome.target, slots, rows.pop(way))
+            if given.slots or given.last:
+                slots = frozenset(slot for first, last in given.slots for slot in range(first, last + 1))
+                going = {key: rows[way].pop(key) for key in [*rows[way]] if slot_of(key) in slots}
+                moved = Moved(outcome.source, outcome.target, slots, going)
                 found.setdefault(executed.version, {})[shard] = moved
     for version, ends in found.items():
         some = next(iter(ends.values()))

@@ -426,8 +426,9 @@ class Store:
         self._active.notes[key] = value
         self._active.bytes += _ENTRY_BYTES + len(key) + len(value or b"")
 
-    def notes(self, prefix: bytes, limit: int = 0) -> list[tuple[bytes, bytes]]:
-        """Those whose keys begin with `prefix`, rising; at most `limit` unless that is 0."""
+    def notes(self, prefix: bytes, limit: int = 0, below: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Those whose keys begin with `prefix` and are less than `below` (b"": all), rising; at most `limit` unless
+        that is 0."""
         changed: dict[bytes, bytes | None] = {}
         for layer in (self._frozen, self._active):
             if layer is not None:
@@ -435,12 +436,12 @@ class Store:
         found = {key: value for key, value in changed.items() if value is not None}
         committed = self._backend.scan(NOTES, prefix)
         for many, (key, value) in enumerate(committed):
-            if not key.startswith(prefix) or (limit and many == limit + len(changed)):
+            if not key.startswith(prefix) or (below and key >= below) or (limit and many == limit + len(changed)):
                 break
             if key not in changed:
                 found[key] = value
         committed.close()
-        rising = sorted(found.items())
+        rising = sorted([(key, value) for key, value in found.items() if not below or key < below])
         return rising[:limit] if limit else rising
 
     def part(self, message_id: MessageId) -> bytes | None:

@@ -240,15 +240,16 @@ def _add_base(rows: _Rows, place: tuple[int, int, int, int], record: records.Bas
 
 
 MOVED_TO = "moved to shard "
-"""So begins what is said of the last step of a move, in place of a reason."""
+"""So begins what is said of a step of a move that hands slots over, in place of a reason."""
 
 
 def _reason(outcome: audit.Outcome) -> tuple[str, list[tuple[bytes, Timestamp]]]:
-    """And what a step of a move hands over. That is read by it: in the source, and again, alike, in the target."""
+    """And what a step of a move gives. That is read by it: in the source, and again, alike, in the target."""
     if not isinstance(outcome, audit.MoveOutcome) or outcome.given is None:
         return outcome.reason, []
-    reason = f"{MOVED_TO}{outcome.target}" if outcome.given.last else outcome.reason
-    return reason, [(row.key, row.version) for row in outcome.given.rows]
+    given = outcome.given
+    reason = f"{MOVED_TO}{outcome.target}" if given.slots or given.last else outcome.reason
+    return reason, [(row.key, row.version) for row in given.rows]
 
 
 def _bundle(account: audit.Outcomes) -> bytes:

@@ -20,7 +20,7 @@ from kvstore.api.model import (
     Transaction,
     lease_key,
 )
-from kvstore.api.shard_map import slot_of
+from kvstore.api.shard_map import ranges_of, slot_of
 from kvstore.core import leases as measuring
 from kvstore.core.audit import APPLIED, FAILED, Given, MovedRow
 from kvstore.core.bundles import decode_bundle, decode_transaction
@@ -226,7 +226,7 @@ def test_a_lease_that_comes_with_a_move_is_measured_where_it_is_then() -> None:
     slot = slot_of(lease_key(made))
     step = bench.deliver(Transaction(success=(Move(0, 1, ((slot, slot),)),)))
     row = MovedRow(lease_key(made), NOW, Lease(TTL_US // 1000).encode(), NOW)
-    bench.part(0, step, Vote(given=Given([row], [], b"", b"", True, True)))
+    bench.part(0, step, Vote(given=Given([row], [], b"", b"", True, True, [], ranges_of([slot_of(row.key)]))))
     bench.multicast()
     bench.tick()
     bench.tick(TTL_US - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.api.model import RANGE_BYTES_MAX, Add, Get, Move, OperationResult, Put, Range, Rule, Transaction
-from kvstore.api.shard_map import PlacedRun, ShardMap, runs_of, slot_of
+from kvstore.api.shard_map import PlacedRun, ShardMap, ranges_of, runs_of, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED, Given
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, version_of
 from kvstore.core.messages import (
@@ -25,6 +25,7 @@ from kvstore.core.messages import (
 from kvstore.core.moves import Moves, moved
 from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US
 from kvstore.core.rights import Rights
+from kvstore.core.state import PLACES
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO, AppMessage, Timestamp, new_message_id
@@ -49,12 +50,13 @@ def remembered(time: int, key: bytes, status: int = APPLIED) -> tuple[bytes, byt
 
 
 class Two:
-    """Source and target. given: by the last step."""
+    """Source and target. given: by the steps so far."""
 
     def __init__(self, portion: int = 2000, window_us: int = 0):
         self.stores = [Store.open(MemoryBackend()) for _ in range(2)]
         self.moves = [Moves(shard, MAP, store, window_us) for shard, store in enumerate(self.stores)]
         self.moves[0].portion = portion
+        self.given: list[Given] = []
         self.time = 100
         for i, owned in enumerate(KEYS):
             self.stores[0].write(owned, b"old", at(i + 1))
@@ -65,14 +67,19 @@ class Two:
         self.stores[0].write(key, value, at(self.time))
         self.moves[0].wrote(key)
 
-    def step(self) -> bool:
+    def step(self, move: Move = MOVE) -> bool:
         """Whether there are more."""
         self.time += 1
-        given = self.moves[0].give(MOVE, at(self.time))
+        given = self.moves[move.source].give(move, at(self.time))
         assert given is not None
         for moves in self.moves:
-            moves.step(MOVE, given, at(self.time))
+            moves.step(move, given, at(self.time))
+        self.given.append(given)
         return not given.last
+
+    def handed(self) -> list[int]:
+        """By each step: how many slots."""
+        return [sum(last + 1 - first for first, last in given.slots) for given in self.given]
 
     def rows(self, shard: int) -> dict[bytes, tuple[bytes, Timestamp]]:
         return {row.key: row for row in self.stores[shard].scan(b"", b"", 1000)[0]}
@@ -159,8 +166,10 @@ def test_a_move_goes_on_until_no_row_is_left_that_has_changed() -> None:
     for changed in KEYS[:3]:
         two.write(changed, b"new")
     expected = two.rows(0)
-    assert two.step(), "all rows were looked at, and one is left"
-    assert not two.step() and two.rows(1) == expected
+    assert two.step() and two.handed() == [0, 0, 0], "all rows were looked at, and one is left"
+    while two.step():
+        pass
+    assert two.rows(1) == expected
 
 
 def test_a_move_goes_on_until_no_id_is_left_that_has_changed() -> None:
@@ -170,8 +179,9 @@ def test_a_move_goes_on_until_no_id_is_left_that_has_changed() -> None:
     for message_id, record in late:
         two.stores[0].remember(message_id, record)
         two.moves[0].remembers(message_id, decode_remembered(record).slots)
-    assert two.step(), "one is left"
-    assert not two.step()
+    assert two.step() and two.handed() == [0, 0, 0], "one is left"
+    while two.step():
+        pass
     assert [two.stores[1].remembered(message_id) for message_id, _ in late] == [record for _, record in late]
 
 
@@ -181,7 +191,7 @@ def test_what_two_sources_give_at_a_time_does_not_mix() -> None:
     two.stores[1].write(other, b"other", at(50))
     target = Moves(2, MAP, Store.open(MemoryBackend()), 0)
     from_0, from_1 = Move(0, 2, MOVE.slots), Move(1, 2, ((slot_of(other), slot_of(other)),))
-    for move in (from_0, from_1, from_0, from_0):
+    for move in (from_0, from_1, *[from_0] * 4):
         two.time += 1
         given = two.moves[move.source].give(move, at(two.time))
         assert given is not None
@@ -252,6 +262,67 @@ def test_what_does_not_belong_to_the_source_is_not_given() -> None:
     assert two.moves[1].give(Move(1, 0, MOVE.slots), at(500)) is not None
 
 
+def test_slots_are_handed_over_in_portions_and_each_is_served_by_one_shard() -> None:
+    two = Two(portion=2)
+    before = two.rows(0)
+    while two.step():
+        assert len({*two.rows(0)} & {*two.rows(1)}) == 0 and two.rows(0) | two.rows(1) == before
+        assert [two.moves[0].owns(key) for key in KEYS] == [key in two.rows(0) for key in KEYS]
+        assert [two.moves[1].owns(key) for key in KEYS] == [key in two.rows(1) for key in KEYS]
+    assert two.handed()[:2] == [0, 0] and max(two.handed()) <= 4 and two.rows(1) == before
+    assert [dict(store.notes(b"")).keys() for store in two.stores] == [{PLACES}, {PLACES}]
+
+
+def test_what_changes_while_others_are_handed_over_is_given_again() -> None:
+    two = Two(portion=2)
+    while not two.rows(1):
+        two.step()
+    last, deleted = sorted(KEYS, key=slot_of)[-1:-3:-1]
+    two.write(last, b"new")
+    two.write(deleted, None)
+    expected = two.rows(0) | two.rows(1)
+    while two.step():
+        pass
+    assert two.rows(1) == expected and deleted not in expected and expected[last].value == b"new"
+
+
+def test_a_slot_goes_whole() -> None:
+    """However many rows it has."""
+    two, crowd = Two(portion=2), [b"{%b}%d" % (KEYS[0], i) for i in range(9)]
+    for one in crowd:
+        two.write(one, b"v")
+    expected = two.rows(0)
+    while two.step():
+        assert len(two.rows(1).keys() & crowd) in (0, 9)
+    assert two.rows(1) == expected and two.rows(0) == {}
+
+
+def test_a_slot_that_comes_back_while_others_are_handed_over_stays() -> None:
+    two = Two(portion=2)
+    while not two.rows(1):
+        two.step()
+    back, other = sorted(two.rows(1))[:2]
+    slot = slot_of(back)
+    while two.step(Move(1, 0, ((slot, slot),))):
+        pass
+    two.write(back, b"new")
+    while two.step():
+        pass
+    assert {key: row.value for key, row in two.rows(0).items()} == {back: b"new"}
+    assert two.rows(1).keys() == {*KEYS} - {back} and two.moves[0].owns(back) and not two.moves[0].owns(other)
+
+
+def test_who_asks_for_what_is_left_of_a_move_goes_on_with_it() -> None:
+    two = Two(portion=2)
+    while not two.rows(1):
+        two.step()
+    left = Move(0, 1, tuple((slot, slot) for slot in SLOTS if slot not in two.moves[0].places))
+    while two.step(left):
+        pass
+    assert [given.first for given in two.given] == [True] + [False] * 4
+    assert two.rows(1).keys() == {*KEYS} and two.moves[0].give(MOVE, at(two.time + 1)) is None
+
+
 def test_a_restart_finds_how_far_a_move_has_come() -> None:
     two = Two(portion=2)
     two.step()
@@ -271,16 +342,10 @@ def test_another_move_of_the_source_begins_anew() -> None:
     two = Two(portion=2)
     two.step()
     two.write(KEYS[0], None)
-    part = Move(0, 1, MOVE.slots[:1])
-    for _ in range(9):
-        given = two.moves[0].give(part, at(two.time + 1))
-        assert given is not None
-        two.time += 1
-        for moves in two.moves:
-            moves.step(part, given, at(two.time))
-        if given.last:
-            break
-    expected = {key for key in KEYS if slot_of(key) == SLOTS[0] and key != KEYS[0]}
+    part = Move(0, 1, MOVE.slots[-1:])
+    while two.step(part):
+        pass
+    expected = {key for key in KEYS if slot_of(key) == SLOTS[-1] and key != KEYS[0]}
     assert set(two.rows(1)) == expected and ZERO not in [row.version for row in two.rows(1).values()]
 
 
@@ -537,10 +602,13 @@ def test_rows_that_are_given_again_are_given_in_portions_of_bytes() -> None:
     """Each is short of what a message may hold, all together are not."""
     two, changed, size = Two(portion=5), sorted(KEYS)[:4], RANGE_BYTES_MAX * 2 // 3
     assert two.step()
+    two.moves[0].portion = 9
     for one in changed:
         two.write(one, bytes(size))
-    assert two.step(), "two of them, and what had not been given"
-    assert not two.step()
+    assert two.step() and two.handed() == [0, 0], "two of them, and what had not been given"
+    while two.step():
+        pass
+    assert max(two.handed()) < len(KEYS)
     rows = [two.stores[1].get(one) for one in changed]
     assert [row and len(row.value) for row in rows] == [size] * 4
 
@@ -581,7 +649,8 @@ def test_what_one_move_brings_another_one_takes_along() -> None:
 def test_a_late_copy_where_a_slot_has_come_is_too_late() -> None:
     bench = Bench(3)
     step = bench.deliver(moving(key(0)))
-    bench.part(0, step, Vote(given=Given([], [], b"", b"", True, True)))
+    slots = ranges_of([slot_of(key(0))])
+    bench.part(0, step, Vote(given=Given([], [], b"", b"", True, True, [], slots)))
     assert bench.replica.moves.owns(key(0))
     message_id = bench.new_id()
     payload = encode_bundle([(message_id, encode_transaction(write(key(0))))])

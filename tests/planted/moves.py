@@ -86,7 +86,7 @@ class PlacesLostAtRestart(Moves):
     """Which slots were given and taken is known until the next restart."""
 
 
-@rewrite("_gave", "store.place(key[1:], None, at)", "pass")
+@rewrite("_gave", "store.place(key[3:], None, at)", "pass")
 class RowsStayBehind(Moves):
     """The source keeps what it has given."""
 
@@ -201,6 +201,21 @@ class DirtyForGood(Moves):
     """What has changed once is given with every step."""
 
 
+@rewrite("give", "end = 0 if left else self._handed_before()", "end = self._handed_before()")
+class HandedOverTooEarly(Moves):
+    """Slots are handed over while something is left to give."""
+
+
+@rewrite("_set_leaving", "_remaining(leaving)", "_expanded(leaving.slots)")
+class GivenAgainWhereItIs(Moves):
+    """What is written to a slot that has come back goes with the move that has handed it over."""
+
+
+@rewrite("_gave", "given.ids_to, slots_to)", "given.ids_to)")
+class HandedOverForgotten(Moves):
+    """A move does not know which slots it has handed over."""
+
+
 @rewrite("completed", "(not entry.settled or _gives(part))", "not entry.settled")
 class SettledGiftNotKept(Signals):
     """A step's part is not kept where that is complete when all others are."""
@@ -251,6 +266,9 @@ PLANTED_IN_STORE = (
     Planted("dirty_rows_left", "", core=DirtyRowsLeft, settings=CALM),
     Planted("dirty_ids_left", "", core=DirtyIdsLeft, settings=CALM),
     Planted("dirty_for_good", "moves", core=DirtyForGood, settings=CALM),
+    Planted("handed_over_too_early", "", core=HandedOverTooEarly, settings=CALM),
+    Planted("given_again_where_it_is", "", core=GivenAgainWhereItIs, settings=MOVING),
+    Planted("handed_over_forgotten", "", core=HandedOverForgotten, settings=CALM),
     Planted("settled_gift_not_kept", "", core=SettledGiftNotKept, settings=MOVING),
     Planted("held_is_not_settled", "", HeldIsNotSettled, settings=MOVING),
     Planted("held_is_not_doubtful", "", HeldIsNotDoubtful, settings=MOVING),

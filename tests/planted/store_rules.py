@@ -112,8 +112,7 @@ class RangeOfSomeShards(Waiting):
 # -- moves ------------------------------------------------------------------------------------------------------------
 
 
-@rewrite("give", "if leaving is None or (leaving.target, leaving.slots) != (move.target, move.slots):",
-         "if leaving is None:")  # fmt: skip
+@rewrite("give", "first = slots not in (self._leaving_slots, _expanded(leaving.slots))", "first = False")
 class AnotherMoveGoesOn(Moves):
     """A move begins where another one was given up."""
 
