@@ -1,7 +1,8 @@
 """What became of a transaction, by its id: asked of all replicas, for any one may be behind. Pure.
 
 Who remembers the id decides it. That nobody does is known when all have said so, or, after a while, one of each shard:
-then nothing was done under this id that any of them remembers, which does not say that nothing will be.
+then nothing was done under this id that any of them remembers, which does not say that nothing will be. Meanwhile those
+who are silent are asked again: question and answer may be lost with a link.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from kvstore.api.model import Result
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED
 from kvstore.core.messages import Answered, Refused, ResultRequest, ShardResult, ShardResults, decode_remembered
 from kvstore.core.peers import Peers
-from kvstore.core.requests import unknown_or_forgotten
+from kvstore.core.requests import RESULT_RETRY_US, unknown_or_forgotten
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
 from multicast.types import MessageId, ProcessId
@@ -20,12 +21,13 @@ LOOKUP_US = 1_000_000
 
 
 class _Asked:
-    __slots__ = ("due", "silent", "tokens")
+    __slots__ = ("due", "silent", "tokens", "until")
 
-    def __init__(self, silent: set[ProcessId], due: int):
+    def __init__(self, silent: set[ProcessId], now: int):
         self.tokens: list[int] = []
         self.silent = silent
-        self.due = due
+        self.due = now + RESULT_RETRY_US
+        self.until = now + LOOKUP_US
 
 
 class Lookups:
@@ -49,7 +51,7 @@ class Lookups:
         asked = self._asked.get(message_id)
         if asked is None:
             others = {p for replicas in self._peers.replicas.values() for p in replicas} - {self._peers.self_id}
-            asked = self._asked[message_id] = _Asked(others, now + LOOKUP_US)
+            asked = self._asked[message_id] = _Asked(others, now)
             if others:
                 out.send(tuple(sorted(others)), ResultRequest([message_id], True))
         asked.tokens.append(token)
@@ -68,10 +70,14 @@ class Lookups:
                     self._finish(message_id, unknown_or_forgotten(), out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
-        """Wait no longer. Returns when there is something to do again."""
+        """Ask again, or wait no longer. Returns when there is something to do again."""
         if not self._asked:
             return None
         for message_id, asked in [(i, asked) for i, asked in self._asked.items() if asked.due <= now]:
+            if now < asked.until:
+                out.send(tuple(sorted(asked.silent)), ResultRequest([message_id], True))
+                asked.due = min(now + RESULT_RETRY_US, asked.until)
+                continue
             silent = [g for g, replicas in self._peers.replicas.items() if asked.silent.issuperset(replicas)]
             answer = unknown_or_forgotten()
             if silent:

@@ -148,10 +148,13 @@ class Joins(Checker):
     def _try(
         self, group: GroupId, adds: bool, process: ProcessId, left: int, second: ProcessId | None = None
     ) -> None:
-        """Until the group is as it should be. second: with whom the opposite is to happen next, asked for at once."""
+        """Until the group is as it should be, or has become another one than who is to be added has been told of: it
+        would link to none of them. second: with whom the opposite is to happen next, asked for at once."""
         world, views = self._there, self._there.topology.views[group]
         ever = any(process in members for members in views.of.values())
         if self._over or not left or (ever if adds else process not in views.of[views.latest]):
+            return
+        if adds and not any(world.nodes[process].knows(world.nodes[p]) for p in views.of[views.latest]):
             return
         ready = [p for p in world.topology.groups[group] if world.nodes[p].up]
         if ready:

@@ -7,6 +7,7 @@ from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import FAILED, MOVED
 from kvstore.core.lookups import LOOKUP_US
 from kvstore.core.messages import Answered, Lookup, Refused, ResultRequest, ShardResults, Vote
+from kvstore.core.requests import RESULT_RETRY_US
 from multicast.types import Timestamp
 from tests.kvstore.one_replica import NOW, Bench, key, result_of, write
 
@@ -55,6 +56,17 @@ def test_nobody_remembers_it_when_all_have_said_so():
         assert bench.answers() == []
         bench.hear(pid, ShardResults(pid // 3, [], [message_id]))
     assert codes(bench.answers()) == ["unknown_or_forgotten"]
+
+
+def test_who_is_silent_is_asked_again():
+    bench = Bench()
+    message_id = bench.new_id()
+    look_up(bench, message_id)
+    bench.hear(4, ShardResults(1, [], [message_id]))
+    bench.sent(ResultRequest)
+    bench.tick(RESULT_RETRY_US)
+    silent = tuple(pid for pid in OTHERS if pid != 4)
+    assert bench.sent(ResultRequest) == [(silent, ResultRequest([message_id], True))] and bench.answers() == []
 
 
 def test_one_of_each_shard_is_enough_after_a_while_and_none_is_not():

@@ -51,6 +51,11 @@ def test_late_copies_by_old_maps_take_effect_once_at_most(protocol, monkeypatch)
     assert len(sent) > 20 and {(0,), (1,), (0, 1)} == set(sent)
 
 
+def test_who_is_to_be_added_to_a_group_of_quite_other_members_is_not():
+    """All whom it knows were removed while its addition waited: it would link to nobody."""
+    assert run_seed(Settings(protocol="white_box", size="small", late=True), 80121).violations == []
+
+
 def test_who_may_not_open_the_accounts_waits_before_asking_again(monkeypatch):
     """Without a pause no time would ever pass. Whoever is asked has a clock that is far off."""
     cluster, *_ = quiet_cluster()

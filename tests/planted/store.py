@@ -132,6 +132,11 @@ class FirstUnknownCounts(Lookups):
     """As soon as one replica does not know an id, its lookup says that nobody does."""
 
 
+@rewrite("on_tick", "out.send(tuple(sorted(asked.silent)), ResultRequest([message_id], True))", "pass")
+class AskedOnce(Lookups):
+    """Who does not answer a lookup is not asked again: a question that was lost with a link is no answer."""
+
+
 @rewrite("_drop", "self._store.drop_part(message_id)", "pass")
 class PartsNeverDropped(Signals):
     """Parts are kept though a quorum of every shard has completed their bundles."""
@@ -273,6 +278,7 @@ PLANTED_IN_STORE = (
     Planted("some_results_are_enough", "answers", core=SomeResultsAreEnough),
     Planted("read_again_for_a_repetition", "answers", core=ReadAgainForARepetition, settings=ONE_SHARD),
     Planted("first_unknown_counts", "repetitions", core=FirstUnknownCounts, settings=TWO_SHARDS),
+    Planted("asked_once", "", core=AskedOnce, settings=TWO_SHARDS),
     Planted("parts_never_dropped", "left", core=PartsNeverDropped, settings=TWO_SHARDS),
     Planted("signals_at_delivery", "strict serializability", SignalsAtDelivery, settings=CHASE),
     Planted("no_signals", "strict serializability", NoSignals, settings=CHASE),
