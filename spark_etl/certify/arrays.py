@@ -17,7 +17,6 @@ Array = Any
 """Of numpy, or a column of Arrow."""
 
 _BITS = 64
-_PLACE_BITS = 32
 _FALLS_MERGED = 8
 """So few rising runs are merged, which is quicker than to sort them."""
 _VALUE_BYTES = 16
@@ -126,7 +125,22 @@ def _one_number(columns: Iterable[np.ndarray]) -> np.ndarray | None:
 def _sorting(code: np.ndarray) -> np.ndarray:
     """An order of the rows."""
     falls = np.count_nonzero(code[1:] < code[:-1])
-    return np.argsort(code, kind="stable" if falls <= _FALLS_MERGED else "quicksort") if falls else np.arange(len(code))
+    if not falls:
+        return np.arange(len(code))
+    if falls <= _FALLS_MERGED:
+        return np.argsort(code, kind="stable")
+    width = len(code).bit_length()
+    if int(code.max()).bit_length() + width > _BITS:
+        return np.argsort(code)
+    return _places_sorted(code, width)
+
+
+def _places_sorted(code: np.ndarray, width: int) -> np.ndarray:
+    """The rows in the order of their codes, and then as they stand: numbers are sorted faster than by their places.
+    width: bits of a place."""
+    both = (code.astype(np.uint64) << np.uint64(width)) | np.arange(len(code), dtype=np.uint64)
+    both.sort()
+    return (both & np.uint64((1 << width) - 1)).astype(np.int64)
 
 
 def in_order(*columns: np.ndarray) -> np.ndarray:
@@ -139,11 +153,10 @@ def in_order(*columns: np.ndarray) -> np.ndarray:
 def together(groups: np.ndarray) -> np.ndarray:
     """An order of the rows by their groups (numbers that are not negative), in which those of a group stand as they
     did."""
-    if len(groups) >> _PLACE_BITS or int(groups.max(initial=0)) >> _PLACE_BITS:
+    width = len(groups).bit_length()
+    if int(groups.max(initial=0)).bit_length() + width > _BITS:
         return np.argsort(groups, kind="stable")
-    places = (groups.astype(np.uint64) << np.uint64(_PLACE_BITS)) | np.arange(len(groups), dtype=np.uint64)
-    places.sort()
-    return (places & np.uint64((1 << _PLACE_BITS) - 1)).astype(np.int64)
+    return _places_sorted(groups, width)
 
 
 def names(*columns: Array) -> list[np.ndarray]:

@@ -37,6 +37,12 @@ _KNOWN = ["line", "process", "type", "at_us", "id", "version", "damage"]
 VALUED = ("value", "asked", "told", "shard", "seen")
 """Columns that are null of operations that stand in journals and tell of no values."""
 
+_READS_COMPARED = 16
+"""Reads of one transaction that are compared with one another."""
+
+CODED = ("file", "type", "f")
+"""Columns of few values."""
+
 _ONLY_READS = r'\["(put|delete|delete_range|revoke|add|min|max|append)",'
 
 
@@ -105,15 +111,19 @@ def operations(history: pa.Table, promised: bool = False) -> Operations:
     absent = ~(versioned & version.any(axis=1))
     trust(~(by_leader & ok) | versioned, "a leader's answer without a version")
     ids = np.where((by_leader & (position == 0) & ~absent)[:, None], version, told_ids[begin])
-    mine = np.flatnonzero((ok & valid(history["seen"])[end]) == promised)
+    mine: slice | np.ndarray = slice(None)
+    if history["seen"].null_count < history.num_rows or promised:
+        mine = np.flatnonzero((ok & valid(history["seen"])[end]) == promised)
     columns = (begin, end, file[begin], process[begin], line[begin], np.where(ended, line[end], -1), at[begin],
                complete, ok, failed, ids, version, versioned, by_leader & ok & ((position > 0) | absent))  # fmt: skip
     return Operations(history.drop_columns(_KNOWN), *(column[mine] for column in columns))
 
 
 def _is(column: pa.ChunkedArray, text: str) -> np.ndarray:
-    found = pc.fill_null(pc.equal(whole(column), text), False)
-    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
+    if not pa.types.is_dictionary(column.type):
+        return numbers(pc.equal(column, text), 0).astype(bool)
+    wanted, code = names(pa.array([text]), column)
+    return np.asarray(code == wanted[0], bool)
 
 
 def _begins_say_nothing(history: pa.Table, begins: np.ndarray) -> None:
@@ -165,18 +175,58 @@ def _reads(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, to
     if not foreign.any():
         return
     trust(reads.num_rows > 0, "a read that no journal has")
+    whose = _by_runs(halves(reads["id"]), found.ids)
+    foreign &= ~_side_by_side(row, key, said, mine, reads, whose, len(found.ids))
+    if not foreign.any():
+        return
+    left = np.zeros(len(found.ids) + 1, bool)
+    left[mine[foreign]] = True
+    left = left[whose]
+    reads, whose = reads.filter(pa.array(left)), whose[left]
+    trust(reads.num_rows > 0, "a read that no journal has")
+    key, mine, said = key.filter(pa.array(foreign)), mine[foreign], said[foreign]
     key_told, key_read = names(key, reads["key"])
     base = int(max(key_told.max(initial=0), key_read.max(initial=0))) + 1
-    logged, had = index_in(halves(reads["id"]), found.ids) * base + key_read, halves(reads["version"])
+    logged, had = whose * base + key_read, halves(reads["version"])
     order = np.argsort(logged)
     if np.any(logged[order][1:] == logged[order][:-1]):  # the greatest version of a key counts
-        order = in_order(ranks(had)[0], logged - logged.min())
+        order = in_order(ranks(had)[0], logged)
         order = order[np.append(logged[order][1:] != logged[order][:-1], True)]
-    wanted, said = (mine * base + key_told)[foreign], said[foreign]
+    wanted = mine * base + key_told
     turn = np.argsort(wanted)
     where = np.minimum(np.searchsorted(logged[order], wanted[turn]), len(order) - 1)
     trust(logged[order[where]] == wanted[turn], "a read that no journal has")
     trust(had[order[where]] == said[turn], "another read")
+
+
+def _by_runs(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """`index_in`, of rows most of which equal the one before."""
+    starts = np.flatnonzero(np.concatenate(([True], np.any(rows[1:] != rows[:-1], axis=1))))
+    return np.repeat(index_in(rows[starts], known), np.diff(np.append(starts, len(rows))))
+
+
+def _side_by_side(
+    row: np.ndarray, key: pa.Array, said: np.ndarray, mine: np.ndarray, reads: pa.Table, whose: np.ndarray, count: int
+) -> np.ndarray:
+    """Which of the reads that clients were told of (row, key and version said, by the transactions `mine`) stand in the
+    journals in the same place among their transaction's. Of transactions whose reads stand in several places, or that
+    read a key twice, none. whose: of `reads` the transaction, or -1, which are `count`."""
+    starts = np.flatnonzero(np.concatenate(([True], whose[1:] != whose[:-1])))
+    plain = np.bincount(whose[starts] + 1, minlength=count + 1)[1:] == 1
+    first = np.zeros(count, np.int64)
+    first[whose[starts]] = starts  # of those of -1 it says nothing
+    (name,) = names(reads["key"])
+    for distance in range(1, int(np.diff(np.append(starts, len(whose))).max())):
+        if distance > _READS_COMPARED:
+            return np.zeros(len(row), bool)
+        again = (whose[distance:] == whose[:-distance]) & (name[distance:] == name[:-distance])
+        plain[whose[distance:][again]] = False
+    begins = np.concatenate(([True], row[1:] != row[:-1]))
+    turn = np.arange(len(row)) - np.maximum.accumulate(np.where(begins, np.arange(len(row)), 0))
+    at = np.minimum(first[mine] + turn, len(whose) - 1)
+    same = plain[mine] & (whose[at] == mine) & np.all(halves(reads["version"])[at] == said, axis=1)
+    logged = whole(reads["key"].take(pa.array(at)).cast(pa.binary()))
+    return same & numbers(pc.equal(logged, key.cast(pa.binary())), 0).astype(bool)
 
 
 def told_reads(ops: Operations, told: np.ndarray) -> tuple[np.ndarray, pa.Array, pa.Array]:

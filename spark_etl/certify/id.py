@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
-from spark_etl.certify.arrays import codes, halves, numbers, of_groups, ranks, trust, whole
+from spark_etl.certify.arrays import all_differ, codes, halves, numbers, of_groups, ranks, trust, whole
 from spark_etl.certify.log import TAKEN
 
 ENTRIES = ("gts", "id", "expired", "destinations", "origin")
@@ -88,6 +88,17 @@ def messages(logs: Sequence[AgreedLog]) -> Messages:
     return Messages(each, np.concatenate(ids)[first], live, gts, one_bits, delivered, lacking_live)
 
 
+def there_twice(logs: Sequence[AgreedLog]) -> bool:
+    """Whether a shard has delivered a live message twice, or taken a transaction twice as new: then neither `messages`
+    nor `transactions` of these logs proves anything."""
+    return not all(
+        all_differ(halves(rows["id"])) for log in logs for rows in (
+            log.entries.filter(pc.invert(log.entries["expired"])),
+            log.outcomes.filter(pc.is_in(log.outcomes["status"], value_set=pa.array(TAKEN))),
+        )
+    )  # fmt: skip
+
+
 def _same_bundles(each: Sequence[np.ndarray], logs: Sequence[AgreedLog], count: int) -> None:
     firsts = [log.outcomes.filter(pc.equal(log.outcomes["index"], 0)) for log in logs]
     carriers = np.concatenate([c[numbers(f["position"]) - 1] for c, f in zip(each, firsts, strict=True)])
@@ -142,11 +153,13 @@ def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
     carrier = np.concatenate([c[numbers(log.outcomes["position"]) - 1] for c, log in
                               zip(found.codes, logs, strict=True)])  # fmt: skip
     status = numbers(table["status"])
-    live = found.live[carrier]
-    taken = live & np.isin(status, TAKEN)
+    live, new = found.live[carrier], np.isin(status, TAKEN)
+    for n in range(len(logs)):
+        trust(np.bincount(tid[new & (shard == n)]) < 2, "a transaction twice")
+    taken = live & new
     trust(~((status == APPLIED) & ~taken), "applied, and not taken")
     bit = np.int64(1) << shard
-    _one_fate(tid, gts, np.where(np.isin(status, TAKEN), 0, status))
+    _one_fate(tid, gts, np.where(new, 0, status))
     rows = np.arange(len(tid))
     first = of_groups(tid[taken], rows[taken], count, np.minimum, _NEVER)
     some = of_groups(tid, rows, count, np.minimum, _NEVER)

@@ -1,7 +1,7 @@
 """One shard's journals against one another: the *log* kernel.
 
 It proves that each replica has a beginning of one and the same log, with accounts for a beginning of that, in which
-nothing is out of place; but for what a replica holds by a snapshot, and lacks for that. Then the longest journals stand
+nothing is out of place (that nothing is there twice is for *id* to prove); but for what a replica holds by a snapshot, and lacks for that. Then the longest journals stand
 for all, which lack nothing: what later kernels read is theirs.
 """
 
@@ -17,16 +17,7 @@ import pyarrow.compute as pc
 from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import version_of
 from multicast.types import FINAL, OPTIMISTIC, Timestamp
-from spark_etl.certify.arrays import (
-    all_differ,
-    halves,
-    in_order,
-    numbers,
-    rise,
-    trust,
-    valid,
-    whole,
-)
+from spark_etl.certify.arrays import halves, in_order, numbers, rise, trust, valid, whole
 from spark_etl.ingest.inputs import Top
 
 DELIVERIES = ("replica", "segment", "offset", "position", "gts", "id", "stage", "expired", "destinations", "origin",
@@ -171,8 +162,6 @@ def _same_digests(part: pa.Table, log: pa.Table) -> None:
 def _is_sound(shard: int, log: pa.Table) -> None:
     trust(not pc.any(pc.fill_null(log["single"], False), min_count=0).as_py(), "journals of format 1")
     trust(rise(halves(log["gts"])), "timestamps do not rise")
-    live = _where(log, ~numbers(log["expired"]))
-    trust(all_differ(halves(live["id"])), "a message twice")
     there = np.zeros(log.num_rows, bool)
     destinations = whole(log["destinations"])
     flat = numbers(pc.list_flatten(destinations))
@@ -190,14 +179,13 @@ def _bundles(account: pa.Table) -> pa.Table:
 
 
 def _are_of(account: pa.Table, log: pa.Table) -> None:
-    """The accounts are of these deliveries, and none of a transaction that was taken twice."""
+    """The accounts are of these deliveries."""
     trust(not valid(account["message"]).any(), "outcomes of format 1")
     firsts = _bundles(account)
     _is_beginning(pa.table({"gts": firsts["timestamp"], "position": firsts["position"]}), log, ("gts",))
     status, position = numbers(account["status"]), numbers(account["position"])
     expired = numbers(log["expired"])[position - 1]
     trust(~(expired & (status == APPLIED)), "expired with effect")
-    trust(all_differ(halves(account["id"])[np.isin(status, TAKEN)]), "a transaction twice")
 
 
 def _top(shard: int, replica: int, log: pa.Table, account: pa.Table, completed: int) -> Top:

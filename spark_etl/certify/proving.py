@@ -88,6 +88,8 @@ def prove(
             _add(proof, msgspec.msgpack.decode(one, type=Proof))
 
     judge("orders", "values")
+    if proof.twice:
+        return Proof(why={"all": "a message or transaction twice in one shard"})
     if not proof.holds(READS):
         proof.proved -= {VALUES, PROMISES}
     doubts = [one for one in found if one.keys]
@@ -178,4 +180,4 @@ def _add(proof: Proof, found: Proof) -> None:
 
 
 _COUNTED = ("unsubmitted", "waiting", "unknown", "thin", "functions", "compared", "answered", "at_positions",
-            "promises", "late", "inverted", "untimed", "other", "values", "places")  # fmt: skip
+            "promises", "twice", "late", "inverted", "untimed", "other", "values", "places")  # fmt: skip

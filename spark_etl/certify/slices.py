@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import NOTHING, codes, halves, in_order, numbers, of_groups
+from spark_etl.certify.arrays import NOTHING, codes, halves, in_order, numbers, of_groups, whole
 from spark_etl.certify.client import Operations, Placed
 
 
@@ -38,6 +39,13 @@ def first_sent(place: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
 def _took(at: np.ndarray, sent: np.ndarray) -> np.ndarray:
     """How long after it was multicast each message was there; NOTHING: not known."""
     return np.where(sent == NOTHING, NOTHING, at - sent)
+
+
+def addressed(submitted: pa.Table, shard: int) -> pa.Table:
+    """What was multicast to this shard. submitted: destinations."""
+    to = whole(submitted["destinations"])
+    here = numbers(pc.list_flatten(to)) == shard
+    return submitted.take(pa.array(numbers(pc.list_parent_indices(to))[here]))
 
 
 def of_deliveries(deliveries: pa.Table, submitted: pa.Table, width: int) -> list[Slice]:

@@ -99,7 +99,8 @@ def judge_shard(told: Shard) -> OfShard:
         answer.keys = str(doubt) or type(doubt).__name__
         answer.doubts = _doubts(source, found.longest[1]) if answer.keys == key.OTHER else None
     if told.width:
-        answer.slices = slices.of_deliveries(deliveries, source.read("submitted", ("id", "at")), told.width)
+        submitted = slices.addressed(source.read("submitted", ("id", "at", "destinations")), told.number)
+        answer.slices = slices.of_deliveries(deliveries, submitted, told.width)
     return answer
 
 
@@ -135,6 +136,7 @@ class _Agreed:
         self.transactions = None
         if self.messages is not None:
             self.transactions = proof.attempt(ACCOUNTS, id.transactions, self.logs, self.messages)
+        proof.twice = self.transactions is None and id.there_twice(self.logs)
 
     def read(self, run: Run, table: str, columns: Sequence[str], coded: Sequence[str] = ()) -> pa.Table:
         """Reads or writes, of all shards."""
@@ -148,8 +150,12 @@ def _operations(
     """history: if it is read already."""
     if not run.has_history:
         return None
-    lines = run.source.read("history", client.HISTORY) if history is None else history
+    lines = _history(run) if history is None else history
     return proof.attempt([HISTORY], client.operations, lines, promised)
+
+
+def _history(run: Run) -> pa.Table:
+    return run.source.read("history", client.HISTORY, coded=client.CODED)
 
 
 def judge_orders(run: Run) -> Proof:
@@ -172,7 +178,8 @@ def judge_orders(run: Run) -> Proof:
             _judge_told(run, proof, agreed, ops, at)
         if run.width:
             proof.slices = slices.of_operations(ops, at, agreed.transactions.message, sent, run.width)
-    if run.width and (ops is not None or not run.has_history) and agreed.transactions is not None:
+    counted = agreed.transactions is not None and (ops is not None or not run.has_history)
+    if run.width and counted and proof.holds(VALIDITY):  # each shard looks at what was multicast to it
         proof.proved.add(COURSE)
     return proof
 
@@ -220,7 +227,7 @@ def judge_values(run: Run) -> Proof:
         proof.other = bool(proof.attempt([READS], _judge_reads, run))
         return proof
     agreed = _Agreed(run, Proof())
-    history = run.source.read("history", client.HISTORY)
+    history = _history(run)
     ops = _operations(run, Proof(), history)
     if ops is None:
         return proof
