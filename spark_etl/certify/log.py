@@ -1,8 +1,8 @@
 """One shard's journals against one another: the *log* kernel.
 
 It proves that each replica has a beginning of one and the same log, with accounts for a beginning of that, in which
-nothing is out of place (that nothing is there twice is for *id* to prove); but for what a replica holds by a snapshot, and lacks for that. Then the longest journals stand
-for all, which lack nothing: what later kernels read is theirs.
+nothing is out of place (*id* looks for what is there twice); but for what a replica holds by a snapshot, and lacks for
+that. Then the longest journals stand for all, which lack nothing: what later kernels read is theirs.
 """
 
 from __future__ import annotations

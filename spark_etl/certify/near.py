@@ -265,7 +265,7 @@ class Kept(msgspec.Struct):
 def cut_shard(
     source: Source, shard: int, replicas: Sequence[int], fullest: int, kept: Kept, into: Path
 ) -> dict[str, int]:
-    """The rows of a shard's journals that are about these, or stand before or behind what they read and wrote.
+    """The rows of a shard's journals that are about these, and the writes before and behind what they read and wrote.
     fullest: whose accounts stand for all."""
     wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary())
     reads, writes = source.read("reads", READS, [fullest]), source.read("writes", WRITES, [fullest])
@@ -284,21 +284,31 @@ def cut_shard(
     deletions = every[found.deleted & np.isin(found.key, saw_none)]
     beside = np.unique(np.concatenate([behind[behind < len(mine)], before[before >= 0], deletions]))
     near = pc.unique(pa.concat_arrays([wanted, versions.take(pa.array(beside))]))
+    names = pa.concat_arrays([whole(reads["key"]), whole(writes["key"]), whole(placed["key"])])
+    touched = pc.unique(names.take(pa.array(found.row[mine])))
     outcomes = source.read("outcomes", ("gts", "position"), [fullest])
-    positions = outcomes.filter(pc.is_in(outcomes["gts"], value_set=near))["position"]
+    positions = outcomes.filter(pc.is_in(outcomes["gts"], value_set=wanted))["position"]
     positions = pc.unique(pa.concat_arrays([whole(positions), pa.array(kept.positions, pa.int64())]))
-    limits = {"deliveries": ("position", positions), "outcomes": ("position", positions), "writes": ("gts", near),
-              "reads": ("gts", wanted)}  # fmt: skip
+    limits = {"deliveries": ("position", positions), "outcomes": ("position", positions), "reads": ("gts", wanted)}
+    rows = {table: source.where(table, replicas, column, values) for table, (column, values) in limits.items()}
+    rows["writes"] = _writes(source, replicas, wanted, near, touched, pa.array(kept.keys, pa.binary()))
     files: dict[str, int] = {}
-    for table, (column, values) in limits.items():
-        if table == "writes" and kept.keys:
-            every = source.read(table, source.columns(table), replicas)
-            here = pc.is_in(every["key"], value_set=pa.array(kept.keys, pa.binary()))
-            rows = every.filter(pc.or_(here, pc.is_in(every[column], value_set=values)))
-        else:
-            rows = source.where(table, replicas, column, values)
-        files |= _write(rows, table, f"s{shard}", into)
+    for table, found_rows in rows.items():
+        files |= _write(found_rows, table, f"s{shard}", into)
     return files
+
+
+def _writes(
+    source: Source, replicas: Sequence[int], wanted: pa.Array, near: pa.Array, touched: pa.Array, keys: pa.Array
+) -> pa.Table:
+    """All writes of the transactions that are wanted, those near them to keys that these touched, and all to `keys`."""
+    if len(keys):
+        rows = source.read("writes", source.columns("writes"), replicas)
+    else:
+        rows = source.where("writes", replicas, "gts", near)
+    is_mine, is_near = (pc.is_in(rows["gts"], value_set=versions) for versions in (wanted, near))
+    is_touched, is_named = (pc.is_in(rows["key"], value_set=names) for names in (touched, keys))
+    return rows.filter(pc.or_(is_named, pc.or_(is_mine, pc.and_(is_near, is_touched))))
 
 
 def _write(rows: pa.Table, table: str, stem: str, into: Path) -> dict[str, int]:

@@ -62,9 +62,9 @@ class Proof(msgspec.Struct):
     Numbers are those of the checks, and of use where what they belong to is proved: unsubmitted, waiting: messages of
     VALIDITY and ORDER; unknown, functions (kinds), thin: operations, of HISTORY with ACCOUNTS; compared, answered:
     operations, of VALUES; at_positions: reads, of POSITIONS; promises: reads, by consistency, of PROMISES; late:
-    operations, of TIME; twice: see `id.there_twice`; inverted, untimed: of SESSIONS. What is suspect, if that is known: other, whether a read at
-    a position is of another version; values, places: see `near.Suspects`. near: files, with rows, of what that has to
-    do with, if nothing else is suspect."""
+    operations, of TIME; inverted, untimed: of SESSIONS. twice: `id.there_twice`; then nothing is proved. What is
+    suspect, if that is known: other, whether a read at a position is of another version; values, places: see
+    `near.Suspects`. near: files, with rows, of what that has to do with, if nothing else is suspect."""
 
     proved: set[str] = msgspec.field(default_factory=set)
     why: dict[str, str] = msgspec.field(default_factory=dict)

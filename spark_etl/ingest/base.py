@@ -6,8 +6,9 @@ what is above it is whole, if it is above all that any journal has let go. The r
 nothing below is accused or called valid. Positions count from the cut on, and so do those that clients were told.
 
 What each shard held at the cut is its *base*. It stands for one writer per key, as a backup does with which a cluster
-began: a key has the version that is read first above the cut, if that is of below. All who read that key before it is
-written again must have read just that. Of the values nothing is known, and they are compared with nothing.
+began: a key has the version that is read first above the cut, if that is of below: by a transaction, or by a client
+whose read stands in no journal. All who read that key before it is written again must have read just that. Of the
+values nothing is known, and they are compared with nothing.
 
 The tables of what is left are written beside the others, in `base/`.
 """
@@ -109,6 +110,7 @@ def _cut(out: Path, manifest: Manifest, base: Base) -> tuple[Path, Manifest]:
     told = _Told(into)
     below = _answered_below(out, manifest, base)
     rows_of: dict[int, set[tuple[bytes, bytes]]] = defaultdict(set)
+    apart: dict[bytes, _Apart] = {}
     for table in (*schemas.TABLES, *_OF_CLIENTS):
         for path in _paths(out, manifest, table):
             whole = pq.ParquetFile(path).read()
@@ -120,13 +122,25 @@ def _cut(out: Path, manifest: Manifest, base: Base) -> tuple[Path, Manifest]:
                 whole = _segments(whole, base)
             elif table == "history":
                 whole = _history(whole, base, below)
+                _read_apart(whole, base, apart)
             if table == "reads":
                 for row in _base_rows(whole, base).to_pylist():
                     rows_of[row["shard"]].add((row["key"], row["version"]))
             told.add(table, path.stem, whole)
+    owners = _owners(out, manifest, list(apart))
+    for key, one in apart.items():
+        shard = owners.get(key, min(one.shards or base.positions))
+        rows_of[shard] |= {(key, version) for version in one.versions}
     for shard, replica in sorted({(row["shard"], row["replica"]) for row in told.segments}):
         told.add("writes", f"r{replica}-base", _written(shard, replica, sorted(rows_of[shard])))
     return into, told.manifest(manifest)
+
+
+class _Apart(msgspec.Struct):
+    """A key that was read by clients whose reads stand in no journal. shards: those that can have it."""
+
+    versions: set[bytes]
+    shards: set[int]
 
 
 class _Told:
@@ -202,10 +216,18 @@ def _answered_below(out: Path, manifest: Manifest, base: Base) -> pa.Array:
     """The ids of the operations that were answered with what is below the cut."""
     found = [pa.array([], pa.binary())]
     for path in _paths(out, manifest, "history"):
-        rows = pq.ParquetFile(path).read(["id", "type", "version", "shard", "position"])
+        rows = pq.ParquetFile(path).read(["id", "type", "version", "shard", "position", "places", "seen"])
         placed = pc.fill_null(pc.greater(rows["position"], 0), False)
         low = pc.fill_null(pc.less_equal(rows["version"], base.version), False)
         behind = pc.less_equal(rows["position"], _limits(pc.fill_null(rows["shard"], -1), base))
+        places = _entries(rows["places"])
+        limits = _limits(places["key"], base)
+        lower = pc.and_(pc.greater(limits, 0), pc.less_equal(places["value"], limits))
+        number = pa.array(range(rows.num_rows), pa.int64())
+        old = pc.is_in(number, value_set=places.filter(lower)["row"])
+        seen = pc.and_(pc.fill_null(pc.less_equal(rows["seen"], base.version), False),
+                       pc.invert(pc.is_in(number, value_set=places["row"])))  # fmt: skip
+        low = pc.or_(pc.or_(low, old), seen)
         gone = pc.and_(pc.equal(rows["type"], "ok"), pc.if_else(placed, pc.fill_null(behind, False), low))
         found.append(pc.unique(rows.filter(pc.fill_null(gone, False))["id"]))
     return pa.concat_arrays(found)
@@ -214,7 +236,47 @@ def _answered_below(out: Path, manifest: Manifest, base: Base) -> pa.Array:
 def _history(rows: pa.Table, base: Base, below: pa.Array) -> pa.Table:
     left = rows.filter(pc.invert(pc.is_in(rows["id"], value_set=below)))
     moved = pc.subtract(left["position"], _limits(pc.fill_null(left["shard"], -1), base))
-    return _set(left, "position", pc.if_else(pc.greater(left["position"], 0), moved, left["position"]))
+    left = _set(left, "position", pc.if_else(pc.greater(left["position"], 0), moved, left["position"]))
+    maps, places = left["places"].combine_chunks(), _entries(left["places"])
+    moved = pc.subtract(places["value"], _limits(places["key"], base)).combine_chunks()
+    shifted = pa.MapArray.from_arrays(
+        maps.offsets, places["key"].combine_chunks(), moved, type=maps.type, mask=maps.is_null()
+    )
+    return _set(left, "places", shifted)
+
+
+def _entries(maps: pa.ChunkedArray) -> pa.Table:
+    """Of a column of maps: row, key and value of every entry."""
+    pair = pa.struct([pa.field("key", maps.type.key_type, False), pa.field("value", maps.type.item_type)])
+    lists = maps.combine_chunks().cast(pa.list_(pair))
+    flat = pc.list_flatten(lists)
+    row = pc.list_parent_indices(lists).cast(pa.int64())
+    return pa.table({"row": row, "key": flat.field("key"), "value": flat.field("value")})
+
+
+def _read_apart(history: pa.Table, base: Base, found: dict[bytes, _Apart]) -> None:
+    """Adds what clients read above the cut that was written below it, without a transaction."""
+    by_leader = pc.fill_null(pc.greater(history["position"], 0), False)
+    apart = history.filter(pc.and_(pc.equal(history["type"], "ok"), pc.or_(by_leader, pc.is_valid(history["seen"]))))
+    shards, places = apart["shard"].to_pylist(), apart["places"].to_pylist()
+    reads = _entries(apart["reads"])
+    old = pc.and_(pc.less_equal(reads["value"], base.version), pc.not_equal(reads["value"], _ABSENT))
+    for row in reads.filter(pc.fill_null(old, False)).to_pylist():
+        at = row["row"]
+        may = {shards[at]} if shards[at] is not None else {shard for shard, _ in places[at]} or {*base.positions}
+        one = found.setdefault(row["key"].encode(), _Apart(set(), may))
+        one.versions.add(row["value"])
+        one.shards &= may
+
+
+def _owners(out: Path, manifest: Manifest, keys: Sequence[bytes]) -> dict[bytes, int]:
+    """Which shard has these keys, as far as journals tell."""
+    wanted, found = pa.array(keys, pa.binary()), dict[bytes, int]()
+    for path in (path for table in ("reads", "writes") for path in _paths(out, manifest, table) if keys):
+        rows = pq.ParquetFile(path).read(["key", "shard"])
+        some = rows.filter(pc.is_in(rows["key"], value_set=wanted)).group_by(["key", "shard"]).aggregate([])
+        found |= dict(zip(some["key"].to_pylist(), some["shard"].to_pylist(), strict=True))
+    return found
 
 
 def _base_rows(reads: pa.Table, base: Base) -> pa.Table:

@@ -50,7 +50,7 @@ from spark_etl.certify.source import NOBODY, Source
 from tests.spark_etl import brute, brute_history, certified, test_audit
 from tests.spark_etl.brute_run import Run
 from tests.spark_etl.forged import FORGERIES, forge
-from tests.spark_etl.random_runs import KNOWN, correct_run, random_run
+from tests.spark_etl.random_runs import KNOWN, correct_run, random_run, tiny
 from tests.spark_etl.runs import SEGMENT, bank_run
 
 RUNS = int(os.environ.get("RANDOM_RUNS", "25"))
@@ -129,6 +129,33 @@ def test_of_an_operation_in_two_histories_no_values_are_proved(tmp_path: Path):
     shutil.copy(history / "clients.jsonl", history / "more.jsonl")
     proof = certified.of_directory(tmp_path / "run", tmp_path / "out")
     assert proof.holds(CLIENTS, READS) and not proof.holds(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("fourth", "fifth", "right"),
+    [
+        ({"a": 30, "b": 20}, {"a": 30}, True),
+        ({"b": 20, "a": 30}, {}, True),
+        ({"b": 20}, {"a": 30}, True),
+        ({"a": 10, "b": 20}, {"a": 30}, False),
+        ({"a": 20, "b": 30}, {"a": 30}, False),
+        ({"c": 30, "b": 20}, {"a": 30}, False),
+        ({"a": 30, "b": 20, "c": 20}, {"a": 30}, False),
+        ({"a": 30, "b": 20}, {"a": 30, "b": 20}, False),
+    ],
+)
+def test_what_clients_were_told_is_held_against_journals_read_by_read(
+    tmp_path: Path, fourth: dict[str, int], fifth: dict[str, int], right: bool
+):
+    run = tiny("wa | wb | wa | ra=3 rb=2 | ra=3 | rb=2")
+    run.ops[3].reads, run.ops[4].reads = fourth, fifth
+    assert certified.of_run(run, tmp_path).holds(CLIENTS) == right
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_where_a_transaction_was_taken_twice_nothing_is_proved(tmp_path: Path, expired: bool):
+    run = tiny("wa | failed 1", lambda run: setattr(run.deliveries(0)[1], "expired", expired))
+    assert certified.of_run(run, tmp_path).proved == set()
 
 
 DAMAGES = sorted(test_audit.DAMAGES)

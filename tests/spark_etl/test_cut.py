@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kvstore.core.audit import Read
+from spark_etl.audit.case import Case
 from spark_etl.audit.runner import Audit
-from spark_etl.certify.proof import READS
+from spark_etl.certify.proof import PROMISES, READS, Proof
 from spark_etl.report import NOT_APPLICABLE, VALID
 from tests.spark_etl import certified
 from tests.spark_etl.runs import MEMBERS, Run, bank_run, gts
@@ -56,6 +57,39 @@ def test_a_base_that_is_read_in_two_ways_is_found(tmp_path: Path) -> None:
     run.events[2 * reader + 1]["reads"]["b9"] = str(run.version(old))
     found = certified.of_directory(without_beginning(run, tmp_path / "run"), tmp_path / "out")
     assert found.why[READS] == "a read of another version than the order says"
+
+
+def read_without_journals() -> Run:
+    """Reads that stand in no journal, of keys that nobody else has touched since the cut; some of them below it."""
+    run = Run()
+    old = run.version(run.transaction(writes={"a7": 1, "a8": 1, "b7": 1, "b8": 1}))
+    run.look({"a8": old}, (1005, 1007), places={0: 1})
+    run.look({"a8": old}, (1005, 1007), seen=old, consistency="snapshot")
+    for number in range(8):
+        run.transaction("a1 b1", {"a1": number, "b1": number})
+    run.read("a7", 0, run.positions[0], (1100, 1110))
+    run.look({"a8": old, "b8": old, "a9": None}, (1120, 1130), places=dict(run.positions))
+    run.look({"b7": old}, (1140, 1150), seen=run.version(run.numbers - 1), consistency="snapshot")
+    run.stop()
+    return run
+
+
+def test_nobody_is_accused_who_read_what_was_written_before_and_stands_in_no_journal(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = without_beginning(read_without_journals(), tmp_path / "run")
+    found = certified.of_directory(directory, tmp_path / "out")
+    assert (found.why, found.at_positions, sum(found.promises.values())) == ({}, 1, 2)
+    monkeypatch.setattr(Case, "_certify", lambda case: Proof())
+    report = Audit(spark, directory, tmp_path / "out").run()
+    assert {p.verdict for p in report.properties} == {VALID, NOT_APPLICABLE}
+
+
+def test_of_reads_that_stand_in_no_journal_a_base_that_is_read_in_two_ways_is_found(tmp_path: Path) -> None:
+    run = read_without_journals()
+    run.read("a8", 0, run.positions[0], (1160, 1170), version=run.version(1))
+    found = certified.of_directory(without_beginning(run, tmp_path / "run"), tmp_path / "out")
+    assert found.why[PROMISES] == "another version than stood there"
 
 
 @pytest.mark.parametrize("above", [True, False])
