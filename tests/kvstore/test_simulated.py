@@ -56,6 +56,11 @@ def test_who_is_to_be_added_to_a_group_of_quite_other_members_is_not():
     assert run_seed(Settings(protocol="white_box", size="small", late=True), 80121).violations == []
 
 
+def test_a_read_that_is_not_ordered_is_judged_in_each_shard_at_its_own_place():
+    """A slot moved from a shard that it did not ask, below what it saw in the one shard, above it in the other."""
+    assert run_seed(Settings(protocol="ft_skeen", size="small", late=True), 82037).violations == []
+
+
 def test_who_may_not_open_the_accounts_waits_before_asking_again(monkeypatch):
     """Without a pause no time would ever pass. Whoever is asked has a clock that is far off."""
     cluster, *_ = quiet_cluster()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import cluster, config, growing
+from kvstore import archive, cluster, config, growing
 from kvstore.backup.files import read_manifest
 from kvstore.backup.restore import configuration, restore
 from kvstore.backup.take import take
@@ -96,6 +97,12 @@ def test_the_total_holds_through_everything_and_the_audit_is_valid(tmp_path: Pat
     total = sum(balances.values())
     audited = subprocess.run([sys.executable, "-m", "spark_etl", "audit", str(directory)], stdout=subprocess.PIPE)
     assert audited.returncode == 0, audited.stdout
+
+    kept = [path.stat().st_size for path in (directory / "archive").rglob("*.seg")]
+    assert 0 < archive.prune(directory, sum(kept) // 2, None, False, str) < len(kept)
+    shutil.rmtree(directory / "audit")
+    audited = subprocess.run([sys.executable, "-m", "spark_etl", "audit", str(directory)], stdout=subprocess.PIPE)
+    assert audited.returncode == 2 and b"violated" not in audited.stdout, audited.stdout
 
     made = configuration(
         read_manifest(backup), replicas=1, protocol="", base_port=free_base_port(SHARDS), host="127.0.0.1",
