@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,7 @@ from multicast.simulation.experiments.figures import (
 from multicast.simulation.experiments.load import ALONE, Measured, Point, Variant, measure, quantile
 from multicast.simulation.experiments.recovery import recover
 from multicast.simulation.network import Cpu
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.simulation.conftest import Done
 
 
 def point(variant: Variant, **changes: Any) -> Point:
@@ -213,9 +211,10 @@ def test_an_interrupted_run_writes_what_it_has(tmp_path: Path, monkeypatch: pyte
         (("--seed", "-1"), "--seed is from 0"),
     ],
 )
-def test_bad_usage_is_one_clear_line(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "multicast.simulation", "experiments", "--out", str(tmp_path), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+def test_bad_usage_is_one_clear_line(
+    arguments: tuple[str, ...], text: str, tmp_path: Path, simulate: Callable[..., Done]
+) -> None:
+    done = simulate("experiments", "--out", str(tmp_path), *arguments)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert text in done.stderr
