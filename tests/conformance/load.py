@@ -15,7 +15,7 @@ from tests.conformance.cluster import Processes
 from tests.conformance.journals import Submission
 
 PAYLOAD_BYTES = (0, 10, 200, 5_000)
-PAUSE_S = 0.01
+PAUSE_S = 0.02
 BURST = 2
 MESSAGES_MAX = 20_000
 OUTSTANDING_MAX = 300

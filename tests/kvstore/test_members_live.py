@@ -16,7 +16,8 @@ from kvstore.process import Handle, running
 from tests.kvstore.live import Replica, leader_of, make_cluster, running_cluster, wait_until
 from workloads import bank
 
-ACCOUNTS, SECONDS = 8, 8.0
+ACCOUNTS, SECONDS = 8, 60.0
+"""Of the bank, which ends when enough was asked."""
 
 
 def members_of(replica: Replica, shard: int) -> list[int]:
@@ -36,10 +37,18 @@ def change_members_under_the_bank(directory: Path, protocol: str) -> None:
     with running_cluster(directory, 2, 3, protocol) as replicas:
         made = config.load(directory)
         found: list[bank.Totals] = []
+        changed = threading.Event()
 
         def transfer() -> None:
-            urls = [replica.url for replica in made.replicas]
-            run = bank.run(urls, directory=directory, clients=4, accounts=ACCOUNTS, seconds=SECONDS)
+            urls, stop = [replica.url for replica in made.replicas], asyncio.Event()
+
+            def enough(_: float, totals: bank.Totals) -> None:
+                if changed.is_set() and totals.transfers:
+                    stop.set()
+
+            run = bank.run(
+                urls, directory=directory, clients=2, accounts=ACCOUNTS, seconds=SECONDS, stop=stop, on_second=enough
+            )
             found.append(asyncio.run(run)[0])
 
         transfers = threading.Thread(target=transfer)
@@ -59,11 +68,13 @@ def change_members_under_the_bank(directory: Path, protocol: str) -> None:
             ).read_text()
             left = [replica for replica in (0, 1, 2, 6) if replica != gone]
             wait_until(lambda: members_of(replicas[4], 0) == left)
+            changed.set()
             transfers.join()
             assert found[0].transfers > 0 and found[0].wrong_totals == 0
             with pytest.raises(ClusterError, match="id is not used again"):
                 growing._have_changed(config.load(directory), 0, {"add": made.replica(gone)}, gone)
         finally:
+            changed.set()
             cluster.stop_started(directory, [added], said.append)
 
 
