@@ -20,7 +20,9 @@ SMALL_INPUT_BYTES = 512 * 1024 * 1024
 """Journals up to this size are audited without optimising queries at run time or compiling them all the way: for a run
 of 100 records that was half of the processor time."""
 
-_SMALL_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+_SMALL_JVM = " -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+_SOON_OVER = " -XX:TieredStopAtLevel=1"
+"""Java's second compiler pays after some minutes: what it compiles takes half of the processor time."""
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 _SMALL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
@@ -49,14 +51,16 @@ def check_java() -> None:
 
 
 @contextmanager
-def spark_session(directory: Path, master: str = "local[2]", memory: str = "2g", input_bytes: int = 0) -> Iterator[Any]:
-    """A Spark session fit for so much input. `directory` receives `spark.log` and, while it runs, `tmp`. CannotStart if
-    it does not start."""
+def spark_session(
+    directory: Path, master: str = "local[2]", memory: str = "2g", input_bytes: int = 0, lasting: bool = False
+) -> Iterator[Any]:
+    """A Spark session fit for so much input. `directory` receives `spark.log` and, while it runs, `tmp`. lasting: it
+    serves many audits, one after another. CannotStart if it does not start."""
     check_java()
     temporary = directory / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     with _later() as interrupted:
-        spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES)
+        spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES, lasting)
     try:
         if interrupted:
             raise KeyboardInterrupt
@@ -66,7 +70,7 @@ def spark_session(directory: Path, master: str = "local[2]", memory: str = "2g",
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _start(directory: Path, temporary: Path, master: str, memory: str, small: bool) -> Any:
+def _start(directory: Path, temporary: Path, master: str, memory: str, small: bool, lasting: bool) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -75,10 +79,11 @@ def _start(directory: Path, temporary: Path, master: str, memory: str, small: bo
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     if local := master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    flags = (_SMALL_JVM + ("" if lasting else _SOON_OVER)) if small else ""
     settings = {
         **(_LOOPBACK if local else {"spark.executorEnv.PYTHONPATH": f"{root}{os.pathsep}{root.name}"}),
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary}{_SMALL_JVM if small else ''}",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary}{flags}",
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         "spark.ui.enabled": "false",

@@ -59,7 +59,7 @@ class Stages:
         many seconds after one another. Returns what was found last."""
         check_java()
         self._exists()
-        with alone(self.run, self.out), spark_session(self.out, self.master, self.memory) as spark:
+        with alone(self.run, self.out), spark_session(self.out, self.master, self.memory, lasting=True) as spark:
             watch = Watch(spark, self.run, self.out, expect_history=expect_history)
             with suppress(KeyboardInterrupt):
                 for number in count(1):

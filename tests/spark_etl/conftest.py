@@ -19,9 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Fit for tiny frames: nothing of their queries is compiled, and all that is cheap of Java."""
+    """Fit for many tiny frames: nothing of their queries is compiled, and all of Java."""
     directory: Path = tmp_path_factory.mktemp("spark")
-    with spark_session(directory, "local[2]", "1g") as session:
+    with spark_session(directory, "local[2]", "1g", lasting=True) as session:
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         session.conf.set("spark.sql.shuffle.partitions", "1")
         yield session

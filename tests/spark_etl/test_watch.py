@@ -78,7 +78,7 @@ def test_the_command_ends_with_the_last_report(
     spark: Any, tmp_path: Path, stale: Path, monkeypatch: pytest.MonkeyPatch
 ):
     @contextmanager
-    def session(*args: object) -> Iterator[Any]:
+    def session(*args: object, lasting: bool) -> Iterator[Any]:
         yield spark
 
     monkeypatch.setattr(stages, "spark_session", session)
