@@ -95,6 +95,7 @@ from client_sdk.operations import (
     Operation,
     Put,
     Range,
+    Txn,
 )
 from client_sdk.requests import Lease, new_id
 from client_sdk.sessions import Election, Lock, Session
@@ -102,7 +103,7 @@ from client_sdk.transactional import transactional
 from client_sdk.typed import Entry, Update
 from kvstore.api.answers import Outcome, Page
 from kvstore.api.events import Change, Event
-from kvstore.api.model import Consistency, KeyValue, OperationResult, Operator, Result, Target
+from kvstore.api.model import Consistency, KeyValue, OperationResult, Operator, Result, Target, TxnResult
 from multicast.types import ZERO, MessageId, Timestamp
 
 __all__ = [
@@ -159,6 +160,8 @@ __all__ = [
     "Timestamp",
     "Transaction",
     "TransactionFailed",
+    "Txn",
+    "TxnResult",
     "Typed",
     "TypedTransaction",
     "Unavailable",

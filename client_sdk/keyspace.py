@@ -31,9 +31,13 @@ from kvstore.api.model import (
     Result,
     Revoke,
     Transaction,
+    Txn,
+    TxnResult,
+    compares_of,
     only_reads,
-    validate,
+    operations_of,
 )
+from kvstore.api.validation import validate
 from multicast.types import ZERO, MessageId, Timestamp
 
 
@@ -78,12 +82,15 @@ class Keyspace:
         """As the store knows it."""
         if not self.prefix:
             return transaction
-        compare, success, failure = [
-            tuple(map(self._part, parts)) for parts in (transaction.compare, transaction.success, transaction.failure)
-        ]
-        return Transaction(compare, success, failure)
+        return Transaction(*self._parts(transaction))
+
+    def _parts(self, asked: Transaction | Txn) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+        compare, success, failure = [tuple(map(self._part, p)) for p in (asked.compare, asked.success, asked.failure)]
+        return compare, success, failure
 
     def _part(self, part: Any) -> Any:
+        if isinstance(part, Txn):
+            return Txn(*self._parts(part))
         if not isinstance(part, RANGES):
             return replace(part, key=self.prefix + part.key)
         named = {name: self.prefix + bound for name in ("start", "end", "after") if (bound := getattr(part, name, b""))}
@@ -94,6 +101,8 @@ class Keyspace:
         return replace(result, results=tuple(map(self._result, result.results))) if self.prefix else result
 
     def _result(self, result: OperationResult) -> OperationResult:
+        if isinstance(result, TxnResult):
+            return replace(result, results=tuple(map(self._result, result.results)))
         found = None if result.found is None else self.entry(result.found)
         return replace(result, found=found, entries=tuple(map(self.entry, result.entries)))
 
@@ -338,8 +347,8 @@ def _conditions(if_version: Timestamp | None, if_absent: bool) -> str:
 
 def _keys(transaction: Transaction) -> list[bytes] | None:
     """What it touches; None: with a range, possibly everything."""
-    keys = [compare.key for compare in transaction.compare]
-    for operation in (*transaction.success, *transaction.failure):
+    keys = [compare.key for compare in compares_of(transaction)]
+    for operation in operations_of(transaction):
         if isinstance(operation, (*EVERYWHERE, Revoke)):
             return None
         keys.append(operation.key)

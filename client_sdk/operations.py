@@ -181,17 +181,35 @@ class NoneNewer(_Part):
         return model.NoneNewer(prefix, of_type("version", self.version, Timestamp), *others)
 
 
-Operation = Get | Put | Delete | Add | Min | Max | Append | Range | DeleteRange | NoneNewer
+class Txn(_Part):
+    """A transaction nested in a branch of another one: in its place one of its branches runs. It compares what was
+    there before the whole transaction. The result is a TxnResult: `succeeded`, and `results` of the branch that ran."""
+
+    compare: Sequence[Compare] = ()
+    success: Sequence[Operation] = ()
+    failure: Sequence[Operation] = ()
+
+    def plain(self) -> model.Txn:
+        return model.Txn(*_parts(self.compare, self.success, self.failure))
+
+
+Operation = Get | Put | Delete | Add | Min | Max | Append | Range | DeleteRange | NoneNewer | Txn
 
 
 def transaction(
     compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]
 ) -> Transaction:
     """As the server knows it. TypeError for what is no comparison, or no operation; limits are not checked."""
+    return Transaction(*_parts(compare, success, failure))
+
+
+def _parts(
+    compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
     kinds = get_args(Operation)
-    return Transaction(
+    return (
         _plain("compare", compare, (Compare,)), _plain("success", success, kinds), _plain("failure", failure, kinds)
-    )
+    )  # fmt: skip
 
 
 def _plain(name: str, parts: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:

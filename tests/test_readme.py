@@ -20,7 +20,8 @@ import pytest
 from typer.core import TyperCommand, TyperGroup
 
 from kvstore.api import codec
-from kvstore.api.model import Range, validate
+from kvstore.api.model import Range
+from kvstore.api.validation import validate
 from kvstore.http import request
 from multicast.simulation.cli import execute
 from tests.house import ROOT

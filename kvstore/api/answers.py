@@ -25,6 +25,8 @@ from kvstore.api.model import (
     Range,
     Result,
     Transaction,
+    Txn,
+    TxnResult,
 )
 from multicast.types import ZERO, Timestamp
 
@@ -78,7 +80,7 @@ class EntryAnswer(msgspec.Struct):
 
 class ResultAnswer(msgspec.Struct):
     """One operation's result; `value` is a string after a get and an integer after an add, `deleted` a number after a
-    delete_range."""
+    delete_range. succeeded, results: of a nested transaction."""
 
     value: str | int | None = None
     value_b64: bytes | None = None
@@ -90,6 +92,8 @@ class ResultAnswer(msgspec.Struct):
     entries: list[EntryAnswer] = []
     more: bool = False
     count: int = 0
+    succeeded: bool | None = None
+    results: list[ResultAnswer] = []
 
 
 class TransactionAnswer(msgspec.Struct):
@@ -156,8 +160,6 @@ class MoveAnswer(msgspec.Struct):
 class CutAnswer(msgspec.Struct):
     version: str
     id: str
-
-
 
 
 def put_answer(version: bytes, message_id: bytes, form: Form = JSON) -> bytes:
@@ -280,6 +282,11 @@ def result_json(
     operation: Operation, result: OperationResult, version: str, member: Member = JSON.member
 ) -> dict[str, Any]:
     """The result of one operation, as it stands in `results`. version: the transaction's."""
+    if isinstance(operation, Txn):
+        assert isinstance(result, TxnResult)
+        branch = operation.success if result.succeeded else operation.failure
+        inner = [result_json(o, r, version, member) for o, r in zip(branch, result.results, strict=True)]
+        return {"succeeded": result.succeeded, "results": inner}
     if isinstance(operation, Get):
         if result.found is None:
             return {**member("key", operation.key), "value": None}
@@ -300,7 +307,21 @@ def result_json(
     return written | {"version": version}
 
 
+def _results(
+    operation: Transaction | Txn, succeeded: bool, results: list[ResultAnswer]
+) -> tuple[OperationResult, ...]:
+    branch = operation.success if succeeded else operation.failure
+    if len(branch) != len(results):
+        raise MalformedAnswer(f"{len(branch)} operations, {len(results)} results")
+    return tuple([_result(o, r) for o, r in zip(branch, results, strict=True)])
+
+
 def _result(operation: Operation, answer: ResultAnswer) -> OperationResult:
+    if isinstance(operation, Txn):
+        if answer.succeeded is None:
+            raise MalformedAnswer("of a nested transaction it is not said whether it succeeded")
+        results = _results(operation, answer.succeeded, answer.results)
+        return TxnResult(succeeded=answer.succeeded, results=results)
     if isinstance(operation, Get):
         if isinstance(answer.value, int):
             raise MalformedAnswer("a get answered with an integer")
@@ -345,10 +366,6 @@ def parse_transaction_answer(body: bytes, transaction: Transaction, form: Form =
         version = Timestamp.parse(answer.version)
         if answer.results_omitted:
             return Result(answer.succeeded, version), True
-        branch = transaction.success if answer.succeeded else transaction.failure
-        if len(branch) != len(answer.results):
-            raise MalformedAnswer(f"{len(branch)} operations, {len(answer.results)} results")
-        results = tuple(_result(o, r) for o, r in zip(branch, answer.results, strict=True))
-        return Result(answer.succeeded, version, results), False
+        return Result(answer.succeeded, version, _results(transaction, answer.succeeded, answer.results)), False
     except ValueError as error:
         raise MalformedAnswer(f"answer to a transaction: {error}") from error

@@ -16,6 +16,7 @@ from kvstore.api.model import (
     INT64_MAX,
     INT64_MIN,
     LEASE_ID_BYTES,
+    NESTING_MAX,
     RANGES,
     SCAN_LIMIT_DEFAULT,
     Add,
@@ -38,6 +39,7 @@ from kvstore.api.model import (
     Revoke,
     Target,
     Transaction,
+    Txn,
     each,
 )
 from kvstore.fields import find_unknown, nearest
@@ -153,14 +155,22 @@ class NoneNewerJson(_Bounded, tag="none_newer"):
     version: str
 
 
+class TxnJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="op", tag="txn"):
+    """A nested transaction: in its place one of its branches runs. It compares what was there before the whole one."""
+
+    compare: list[CompareJson] = []
+    success: list[OperationJson] = []
+    failure: list[OperationJson] = []
+
+
 OperationJson = (
     GetJson | PutJson | DeleteJson | AddJson | MinJson | MaxJson | AppendJson | RangeJson | DeleteRangeJson
-    | NoneNewerJson
+    | NoneNewerJson | TxnJson
 )  # fmt: skip
 _OPERATION_NAMES: dict[type[Operation], str] = {
     Get: "get", Put: "put", Delete: "delete", Add: "add", Min: "min", Max: "max", Append: "append",
     Range: "range", DeleteRange: "delete_range",
-    LeasedPut: "put", Cut: "cut", Revoke: "revoke", NoneNewer: "none_newer",
+    LeasedPut: "put", Cut: "cut", Revoke: "revoke", NoneNewer: "none_newer", Txn: "txn",
 }  # fmt: skip
 _OPERATIONS = tuple([name for kind, name in _OPERATION_NAMES.items() if kind not in (LeasedPut, Cut, Revoke)])
 
@@ -179,10 +189,23 @@ Malformed = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def parse_transaction(body: bytes, form: Form = JSON) -> Transaction:
     """The transaction in a request body. InvalidTransaction names the field that is wrong; limits are not checked."""
     try:
+        return _parsed(body, form)
+    except RecursionError:
+        raise InvalidTransaction("body", f"transactions nest at most {NESTING_MAX} deep") from None
+
+
+def _parsed(body: bytes, form: Form) -> Transaction:
+    try:
         parsed = form.decode(body, TransactionJson)
     except Malformed as error:
         raise _explained(body, form, error) from None
-    return Transaction(
+    return Transaction(*_parts(parsed))
+
+
+def _parts(
+    parsed: TransactionJson | TxnJson,
+) -> tuple[tuple[Compare, ...], tuple[Operation, ...], tuple[Operation, ...]]:
+    return (
         each("compare", _compare, parsed.compare),
         each("success", _operation, parsed.success),
         each("failure", _operation, parsed.failure),
@@ -200,15 +223,25 @@ def _explained(body: bytes, form: Form, error: Exception) -> InvalidTransaction:
     unknown = find_unknown(raw, TransactionJson)
     if unknown:
         return InvalidTransaction(unknown.path, str(unknown).removeprefix(f"{unknown.path}: "))
+    return _unknown_operation(raw) or _misplaced(error)
+
+
+def _unknown_operation(raw: dict[str, Any], place: str = "") -> InvalidTransaction | None:
+    """The first one; raw: a transaction, found at `place`."""
     for branch in ("success", "failure"):
         operations = raw.get(branch)
         for i, operation in enumerate(operations if isinstance(operations, list) else ()):
             op = operation.get("op") if isinstance(operation, dict) else None
-            if isinstance(op, str) and op not in _OPERATIONS:
+            here, found = f"{place}{branch}[{i}].", None
+            if op == "txn":
+                found = _unknown_operation(operation, here)
+            elif isinstance(op, str) and op not in _OPERATIONS:
                 near = nearest(op, _OPERATIONS)
                 hint = f"did you mean {near!r}?" if near else f"one of {', '.join(_OPERATIONS)}"
-                return InvalidTransaction(f"{branch}[{i}].op", f"unknown operation {op[:40]!r}; {hint}")
-    return _misplaced(error)
+                found = InvalidTransaction(f"{here}op", f"unknown operation {op[:40]!r}; {hint}")
+            if found:
+                return found
+    return None
 
 
 def _misplaced(error: Exception) -> InvalidTransaction:
@@ -256,6 +289,8 @@ def _operation(operation: OperationJson) -> Operation:
     if isinstance(operation, NoneNewerJson):
         prefix, start, end = _bounds(operation)
         return NoneNewer(prefix, _version(operation.version), start, end)
+    if isinstance(operation, TxnJson):
+        return Txn(*_parts(operation))
     key = bytes_of("key", operation.key, operation.key_b64)
     if isinstance(operation, GetJson):
         return Get(key)
@@ -316,14 +351,15 @@ def parse_move(body: bytes) -> Transaction:
 
 def transaction_body(transaction: Transaction, form: Form = JSON) -> bytes:
     """The body of `POST /v1/txn`."""
-    member = form.member
-    return form.encode(
-        {
-            "compare": [_compare_json(c, member) for c in transaction.compare],
-            "success": [_operation_json(o, member) for o in transaction.success],
-            "failure": [_operation_json(o, member) for o in transaction.failure],
-        }
-    )
+    return form.encode(_transaction_json(transaction, form.member))
+
+
+def _transaction_json(transaction: Transaction | Txn, member: Member) -> dict[str, Any]:
+    return {
+        "compare": [_compare_json(c, member) for c in transaction.compare],
+        "success": [_operation_json(o, member) for o in transaction.success],
+        "failure": [_operation_json(o, member) for o in transaction.failure],
+    }
 
 
 def _compare_json(compare: Compare, member: Member) -> dict[str, Any]:
@@ -341,6 +377,8 @@ def operation_name(operation: Operation) -> str:
 
 def _operation_json(operation: Operation, member: Member) -> dict[str, Any]:
     body: dict[str, Any] = {"op": operation_name(operation)}
+    if isinstance(operation, Txn):
+        return body | _transaction_json(operation, member)
     if isinstance(operation, RANGES):
         for name in ("prefix", "start", "end", "after"):
             bound = getattr(operation, name, b"")

@@ -6,8 +6,8 @@ A transaction is one-shot, as in etcd: if every comparison holds, the operations
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -20,6 +20,11 @@ KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 4 * 1024 * 1024
 OPERATIONS_MAX = 1024
+"""Comparisons and operations of a transaction, in all its branches, nested ones among them."""
+NESTING_MAX = 8
+"""So deep transactions nest; one whose branches have none is 0 deep."""
+WAYS_MAX = 64
+"""So many ways a transaction with nested ones may end, if one of its operations can fail: see `kvstore.api.nesting`."""
 SCAN_LIMIT_DEFAULT = 100
 SCAN_LIMIT_MAX = 1000
 RANGE_BYTES_MAX = 4 * 1024 * 1024
@@ -137,6 +142,7 @@ class Cut(msgspec.Struct, array_like=True, tag=8, gc=False):
     """Reads and writes nothing: every shard keeps its rows as they are once the message that carries this is complete,
     for a backup (`kvstore.storage.cut`). It stands alone in its transaction, see `CUT`."""
 
+
 class Move(msgspec.Struct, array_like=True, tag=7, gc=False):
     """A step of moving these slots, ((first, last), ...) rising, from shard `source` to shard `target`: see
     `kvstore.core.moves`. It stands alone in its transaction, as the only operation of `success`."""
@@ -144,7 +150,6 @@ class Move(msgspec.Struct, array_like=True, tag=7, gc=False):
     source: int
     target: int
     slots: tuple[tuple[int, int], ...]
-
 
 
 class DeleteRange(msgspec.Struct, array_like=True, tag=9, gc=False):
@@ -192,9 +197,18 @@ class Rule(msgspec.Struct, array_like=True, tag=16, gc=False):
     record: bytes
 
 
-Operation = (
-    Get | Put | Delete | Number | Append | Range | DeleteRange | Cut | Move | LeasedPut | Revoke | NoneNewer | Rule
-)
+class Txn(msgspec.Struct, array_like=True, tag=17, gc=False):
+    """A transaction nested in a branch of another one, as etcd has them: in its place one of its branches runs. What it
+    compares is what was there before the whole transaction."""
+
+    compare: tuple[Compare, ...] = ()
+    success: tuple[Operation, ...] = ()
+    failure: tuple[Operation, ...] = ()
+
+
+Keyed = Get | Put | Delete | Number | Append | LeasedPut
+Simple = Keyed | Range | DeleteRange | Cut | Move | Revoke | NoneNewer | Rule
+Operation = Simple | Txn
 SILENT = (Put, LeasedPut, Revoke)
 """Of which no more can be told than that they were done."""
 LEASED = (LeasedPut, Revoke)
@@ -202,6 +216,8 @@ LEASED = (LeasedPut, Revoke)
 RANGES = (Range, DeleteRange, NoneNewer)
 EVERYWHERE = (*RANGES, Cut, Move, Rule)
 """What concerns every shard that is asked: keys are hashed."""
+FALLIBLE = (*NUMBERS, Append, DeleteRange, LeasedPut, NoneNewer)
+"""What may be impossible, and then the whole transaction has no effect."""
 
 
 def bounds(operation: Range | DeleteRange | NoneNewer) -> tuple[bytes, bytes]:
@@ -226,6 +242,40 @@ class Transaction(msgspec.Struct, array_like=True, gc=False):
     success: tuple[Operation, ...] = ()
     failure: tuple[Operation, ...] = ()
     by: str = ""
+
+
+def has_nested(transaction: Transaction | Txn) -> bool:
+    """Whether there is a transaction in one of its branches."""
+    success, failure = transaction.success, transaction.failure
+    return (bool(success) and Txn in map(type, success)) or (bool(failure) and Txn in map(type, failure))
+
+
+def nested_in(transaction: Transaction | Txn) -> Iterator[Txn]:
+    """All that are nested in it: as they stand in `success`, then in `failure`, each before those that are in it."""
+    for operation in (*transaction.success, *transaction.failure):
+        if isinstance(operation, Txn):
+            yield operation
+            yield from nested_in(operation)
+
+
+def simple(branch: tuple[Operation, ...]) -> tuple[Simple, ...]:
+    """A branch that has no nested transactions."""
+    return cast(tuple[Simple, ...], branch)
+
+
+def operations_of(transaction: Transaction | Txn) -> tuple[Simple, ...]:
+    """Of all its branches, and all branches of those that are nested in it."""
+    if not has_nested(transaction):
+        return simple((*transaction.success, *transaction.failure))
+    every = [transaction, *nested_in(transaction)]
+    return tuple([op for one in every for op in (*one.success, *one.failure) if not isinstance(op, Txn)])
+
+
+def compares_of(transaction: Transaction | Txn) -> tuple[Compare, ...]:
+    """Of it and all that are nested in it."""
+    if not has_nested(transaction):
+        return transaction.compare
+    return tuple([compare for one in (transaction, *nested_in(transaction)) for compare in one.compare])
 
 
 CUT = Transaction(success=(Cut(),))
@@ -275,6 +325,13 @@ class OperationResult(msgspec.Struct, array_like=True, gc=False, omit_defaults=T
     more: bool = False
 
 
+class TxnResult(OperationResult, array_like=True, gc=False):
+    """Of a Txn: which of its branches ran, and one result per operation of that, in its order."""
+
+    succeeded: bool = False
+    results: tuple[OperationResult, ...] = ()
+
+
 class Result(msgspec.Struct, array_like=True, gc=False):
     """The outcome of an executed transaction. `version`: its timestamp, and that of everything that it wrote.
 
@@ -298,7 +355,7 @@ def only_reads(transaction: Transaction) -> bool:
 
 def has_range(transaction: Transaction) -> bool:
     """Whether it reads all keys with some prefix."""
-    return any([type(op) is Range for op in (*transaction.success, *transaction.failure)])
+    return any([type(op) is Range for op in operations_of(transaction)])
 
 
 def move_of(transaction: Transaction) -> Move | None:
@@ -312,7 +369,7 @@ def move_of(transaction: Transaction) -> Move | None:
 
 def adds(transaction: Transaction) -> bool:
     """Whether it may make the data larger."""
-    for operation in (*transaction.success, *transaction.failure):
+    for operation in operations_of(transaction):
         if type(operation) in (Put, LeasedPut, *NUMBERS) or (type(operation) is Append and operation.value):
             return True
     return False
@@ -336,113 +393,3 @@ def each(name: str, treat: Callable[[T], R], items: Iterable[T]) -> tuple[R, ...
         except InvalidTransaction as error:
             raise InvalidTransaction(f"{name}[{len(treated)}].{error.field}", error.problem) from None
     return tuple(treated)
-
-
-def _check_key(key: bytes) -> None:
-    if not 1 <= len(key) <= KEY_BYTES_MAX:
-        raise InvalidTransaction("key", f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
-
-
-def _check_value(value: bytes) -> None:
-    if len(value) > VALUE_BYTES_MAX:
-        raise InvalidTransaction("value", f"a value has at most {VALUE_BYTES_MAX} bytes, this one {len(value)}")
-
-
-def _check_operation(operation: Operation) -> None:
-    if type(operation) is Put or type(operation) is Append:  # nearly always, hence first
-        _check_key(operation.key)
-        _check_value(operation.value)
-        return
-    if isinstance(operation, RANGES):
-        _check_range(operation)
-        return
-    if isinstance(operation, Cut):
-        raise InvalidTransaction("op", "a cut stands alone in its transaction")
-    if isinstance(operation, Move):
-        raise InvalidTransaction("op", "a move stands alone in its transaction")
-    if isinstance(operation, Rule):
-        raise InvalidTransaction("op", "a rule stands alone in its transaction")
-    if isinstance(operation, LEASED) and len(operation.lease) != LEASE_ID_BYTES:
-        raise InvalidTransaction("lease", "an id has 16 bytes")
-    if isinstance(operation, Revoke):
-        return
-    _check_key(operation.key)
-    if isinstance(operation, LeasedPut):
-        _check_value(operation.value)
-    elif isinstance(operation, NUMBERS):
-        name = "delta" if isinstance(operation, Add) else "value"
-        if not INT64_MIN <= getattr(operation, name) <= INT64_MAX:
-            raise InvalidTransaction(name, "not a signed 64-bit integer")
-
-
-def _check_range(operation: Range | DeleteRange | NoneNewer) -> None:
-    for name in ("prefix", "start", "end", "after"):
-        if len(getattr(operation, name, b"")) > KEY_BYTES_MAX:
-            raise InvalidTransaction(name, f"at most {KEY_BYTES_MAX} bytes")
-    if isinstance(operation, Range):
-        if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
-            raise InvalidTransaction("limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
-        if operation.keys_only and operation.count_only:
-            raise InvalidTransaction("count_only", "give keys_only or count_only, not both")
-
-
-def _scanned(branch: tuple[Operation, ...]) -> int:
-    """How many keys its ranges may look at, in one shard."""
-    ranges = [op for op in branch if isinstance(op, RANGES)]
-    return sum([op.limit if isinstance(op, Range) and not op.count_only else RANGE_KEYS_MAX for op in ranges])
-
-
-def _check_compare(compare: Compare) -> None:
-    _check_key(compare.key)
-    if compare.target not in TARGETS:
-        raise InvalidTransaction("target", f"one of {', '.join(TARGETS)}, not {compare.target!r}")
-    if compare.op not in OPERATORS:
-        raise InvalidTransaction("op", f"one of {' '.join(OPERATORS)}, not {compare.op!r}")
-    operand: Any = compare.operand
-    if compare.target == "exists":
-        if type(operand) is not bool:
-            raise InvalidTransaction("value", "true or false")
-        if compare.op not in ("==", "!="):
-            raise InvalidTransaction("op", "existence is compared with == or !=")
-    elif compare.target in ("version", "create_version"):
-        if not isinstance(operand, Timestamp):
-            raise InvalidTransaction("value", "a version")
-    else:
-        if type(operand) is not bytes:
-            raise InvalidTransaction("value", "a value")
-        _check_value(operand)
-
-
-def _check_move(move: Move) -> None:
-    if move.source == move.target:
-        raise InvalidTransaction("target", "slots are moved from one shard to another one")
-    after = -1
-    for first, last in move.slots:
-        if not after < first <= last < SLOTS:
-            raise InvalidTransaction("slots", f"rising ranges from 0 to {SLOTS - 1}, not {first}-{last}")
-        after = last
-
-
-def validate(transaction: Transaction) -> None:
-    """Check every limit, before anything is ordered. InvalidTransaction names the first field that breaks one."""
-    count = len(transaction.compare) + len(transaction.success) + len(transaction.failure)
-    if count > OPERATIONS_MAX:
-        raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
-    if count == 0:
-        raise InvalidTransaction("transaction", "it has no comparison and no operation")
-    if count == 1 and transaction.success:
-        operation = transaction.success[0]
-        if isinstance(operation, Move):
-            _check_move(operation)
-        elif not isinstance(operation, (Cut, Rule)):  # and no range alone sees more than SCANNED_KEYS_MAX
-            each("success", _check_operation, transaction.success)
-        return
-    if transaction.compare:
-        each("compare", _check_compare, transaction.compare)
-    if transaction.success:
-        each("success", _check_operation, transaction.success)
-    if transaction.failure:
-        each("failure", _check_operation, transaction.failure)
-    for name, branch in (("success", transaction.success), ("failure", transaction.failure)):
-        if len(branch) > SCANNED_KEYS_MAX // RANGE_KEYS_MAX and _scanned(branch) > SCANNED_KEYS_MAX:
-            raise InvalidTransaction(name, f"its ranges may see more than {SCANNED_KEYS_MAX} keys")

@@ -14,7 +14,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.api.model import EVERYWHERE, LEASED, SLOTS, LeasedPut, Move, Revoke, Transaction, lease_key
+from kvstore.api.model import (
+    EVERYWHERE,
+    LEASED,
+    SLOTS,
+    LeasedPut,
+    Move,
+    Revoke,
+    Transaction,
+    Txn,
+    compares_of,
+    lease_key,
+    operations_of,
+)
 from multicast.types import GroupId, Timestamp
 
 
@@ -27,7 +39,7 @@ class Place(NamedTuple):
 
 KEYS_KEPT = 16_384
 """Of so many keys the slots are remembered: whoever orders or executes a transaction asks again and again."""
-_NOT_OF_ONE_SLOT = (*EVERYWHERE, *LEASED)
+_NOT_OF_ONE_SLOT = (*EVERYWHERE, *LEASED, Txn)
 
 ALL_SLOTS = b"\xff\xff"
 """Among slots, two bytes each and rising: and all others."""
@@ -110,11 +122,10 @@ def is_everywhere(slots: bytes | None) -> bool:
 
 def slots_of(transaction: Transaction) -> set[int]:
     """Of the keys that it names."""
-    found = {slot_of(compare.key) for compare in transaction.compare}
-    for branch in (transaction.success, transaction.failure):
-        for operation in branch:
-            if not isinstance(operation, EVERYWHERE):
-                found.update(_named(operation))
+    found = {slot_of(compare.key) for compare in compares_of(transaction)}
+    for operation in operations_of(transaction):
+        if not isinstance(operation, EVERYWHERE):
+            found.update(_named(operation))
     return found
 
 
@@ -160,7 +171,7 @@ class ShardMap:
                 return tuple(sorted((operation.source, operation.target)))
             if isinstance(operation, EVERYWHERE):
                 return self.shards
-            if not isinstance(operation, LEASED):
+            if not isinstance(operation, (*LEASED, Txn)):
                 return (self.shard_of(operation.key),)
         return self._named_by(transaction)[1]
 
@@ -169,9 +180,8 @@ class ShardMap:
         these if there is only one shard; and `shards_of`."""
         success = transaction.success
         if len(self.shards) == 1 and not (success and isinstance(success[0], Move)):
-            for operation in (*success, *transaction.failure):
-                if isinstance(operation, EVERYWHERE):
-                    return ALL_SLOTS, self.shards
+            if any([isinstance(operation, EVERYWHERE) for operation in operations_of(transaction)]):
+                return ALL_SLOTS, self.shards
             return None, self.shards
         if len(success) == 1 and not transaction.compare and not transaction.failure:
             operation = success[0]
@@ -185,13 +195,12 @@ class ShardMap:
 
     def _named_by(self, transaction: Transaction) -> tuple[set[int], tuple[GroupId, ...], bool]:
         """The slots of the keys of a transaction that is no Move, `shards_of`, and whether it has a range or a Cut."""
-        slots, everywhere = {slot_of(compare.key) for compare in transaction.compare}, False
-        for branch in (transaction.success, transaction.failure):
-            for operation in branch:
-                if isinstance(operation, EVERYWHERE):
-                    everywhere = True
-                else:
-                    slots.update(_named(operation))
+        slots, everywhere = {slot_of(compare.key) for compare in compares_of(transaction)}, False
+        for operation in operations_of(transaction):
+            if isinstance(operation, EVERYWHERE):
+                everywhere = True
+            else:
+                slots.update(_named(operation))
         shards = self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
         return slots, shards, everywhere
 

@@ -14,6 +14,7 @@
     bundler     which requests leave together as one bundle, and when
     log         what is delivered and not yet complete, and when a shard may signal it
     bundles     what is ordered as one multicast message: many transactions
+    plans       what of a transaction concerns one shard
     execution   one transaction on one shard: its vote, its reads and writes
     accounts    what a replica's journal says of the bundles that it completes
     messages    what replicas tell one another, and what clients ask and are answered

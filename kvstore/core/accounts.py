@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from kvstore.api.model import Move
+from kvstore.api.model import Move, Transaction
+from kvstore.api.nesting import all_hold, both, is_way
 from kvstore.core.audit import (
     APPLIED,
     AUDIT_VERSION,
@@ -14,10 +16,12 @@ from kvstore.core.audit import (
     MISMATCH,
     MOVE_VERSION,
     MOVED,
+    NESTED_VERSION,
     REPEATED,
     WRITTEN_BYTES_KEPT,
     Given,
     MoveOutcome,
+    NestedOutcome,
     Outcome,
     Outcomes,
     Read,
@@ -28,6 +32,7 @@ from kvstore.core.audit import (
 from kvstore.core.bundles import is_single
 from kvstore.core.execution import Execution
 from kvstore.core.log import Entry
+from kvstore.core.messages import Vote
 from multicast.types import GroupId, MessageId
 
 STATUS_NAMES = {
@@ -42,12 +47,32 @@ STATUS_NAMES = {
 
 class Fate(NamedTuple):
     """How a transaction ends. status: of `kvstore.core.audit`. succeeded: which branch runs. failure, failure_key: why
-    it is impossible, if it is, and at which key."""
+    it is impossible, if it is, and at which key. truths: see `kvstore.api.nesting`."""
 
     status: int
     succeeded: bool = False
     failure: str = ""
     failure_key: bytes = b""
+    truths: bytes = b""
+
+    @staticmethod
+    def of(outcome: Outcome) -> Fate:
+        """As a journal says it."""
+        truths = outcome.truths if isinstance(outcome, NestedOutcome) else b""
+        return Fate(outcome.status, outcome.succeeded, outcome.reason, outcome.reason_key, truths)
+
+    @staticmethod
+    def nested(transaction: Transaction, succeeded: bool, votes: Sequence[Vote]) -> Fate:
+        """Of a transaction with nested ones, by the votes of those of its shards that object to something."""
+        truths = all_hold(transaction)
+        told = [vote.nested for vote in votes if vote.nested is not None]
+        for nested in told:
+            truths = both(truths, nested.truths)
+        for nested in told:
+            for way, why, key in nested.impossible:
+                if is_way(way, succeeded, truths):
+                    return Fate(FAILED, succeeded, why, key, truths)
+        return Fate(APPLIED, succeeded, truths=truths)
 
 
 def account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:
@@ -57,7 +82,8 @@ def account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -
         return encode_outcomes(Outcomes(MOVE_VERSION, entry.timestamp, outcomes, state_digest))
     if is_single(message.payload):
         return encode_single(message.id, entry.timestamp, outcomes[0], state_digest)
-    return encode_outcomes(Outcomes(AUDIT_VERSION, entry.timestamp, outcomes, state_digest))
+    version = NESTED_VERSION if NestedOutcome in map(type, outcomes) else AUDIT_VERSION
+    return encode_outcomes(Outcomes(version, entry.timestamp, outcomes, state_digest))
 
 
 def given_by(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -> Given:
@@ -81,14 +107,16 @@ def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outco
         else Write(key, blake2b(value, digest_size=16).digest(), True) for key, value in execution.writes.items()
     ]  # fmt: skip
     reads = [Read(key, version) for key, version in found] if (found := execution.reads) else ()
-    status, succeeded, failure, failure_key = fate
+    status, succeeded, failure, failure_key, truths = fate
+    if truths:
+        read, written = tuple(reads), tuple(writes)
+        return NestedOutcome(message_id, status, succeeded, read, written, failure, failure_key, truths)
     return Outcome(message_id, status, succeeded, tuple(reads), tuple(writes), failure, failure_key)
-
 
 
 def outcome_of_step(message_id: MessageId, fate: Fate, move: Move, given: Given | None) -> MoveOutcome:
     """The same of a step of a move."""
-    status, succeeded, failure, failure_key = fate
+    status, succeeded, failure, failure_key, _ = fate
     return MoveOutcome(
         message_id, status, succeeded, (), (), failure, failure_key, move.source, move.target, move.slots, given
     )

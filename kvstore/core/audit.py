@@ -36,8 +36,12 @@ from kvstore.api.model import (
     Range,
     Revoke,
     Rule,
+    Transaction,
+    Txn,
+    TxnResult,
     bounds,
     lease_key,
+    operations_of,
 )
 from kvstore.core.bundles import version_of
 from multicast.types import ZERO, MessageId, Timestamp
@@ -46,6 +50,8 @@ AUDIT_VERSION = 2
 """1 was one transaction's: `_Single`."""
 MOVE_VERSION = 3
 """Of steps of moves."""
+NESTED_VERSION = 4
+"""Of bundles in which a transaction has nested ones."""
 
 BASE_VERSION = 1
 
@@ -127,6 +133,12 @@ class Given(msgspec.Struct, array_like=True, gc=False):
     slots: tuple[tuple[int, int], ...] = ()
 
 
+class NestedOutcome(Outcome, array_like=True, gc=False):
+    """Of a transaction with nested ones. truths: see `kvstore.api.nesting`; empty where it was not asked what holds."""
+
+    truths: bytes = b""
+
+
 class MoveOutcome(Outcome, array_like=True, gc=False):
     """Of a step of moving `slots` from shard `source` to shard `target`. given: as the source gave it, and the target
     took it; None if the step was impossible. With the slots that a step hands over go their rows as they were given
@@ -159,6 +171,15 @@ class _MoveOutcomes(msgspec.Struct, array_like=True, gc=False):
     version: int
     timestamp: Timestamp
     outcomes: list[MoveOutcome]
+    state_digest: bytes | None = None
+
+
+class _NestedOutcomes(msgspec.Struct, array_like=True, gc=False):
+    """Format NESTED_VERSION: some of them are NestedOutcomes, the others have no truths."""
+
+    version: int
+    timestamp: Timestamp
+    outcomes: list[NestedOutcome]
     state_digest: bytes | None = None
 
 
@@ -198,19 +219,21 @@ class Asked(msgspec.Struct, omit_defaults=True):
     """What a client asked for. compare: [key, target, operator, operand], a version as its text. success, failure:
     ["get", key], ["put", key, value], to attach it also the key of the lease's row, ["revoke", that key], ["delete",
     key], ["add", key, n], ["min", key, n], ["max", key, n], ["append", key, value], and "range", "keys" (no values),
-    "count" or "delete_range" with a prefix, and, if there are any, two bounds: ["range", prefix, start, end].
+    "count" or "delete_range" with a prefix, and, if there are any, two bounds: ["range", prefix, start, end]. Of a
+    nested transaction ["txn", what it asks for].
     """
 
     compare: list[list[str | bool]] = []
-    success: list[list[str | int]] = []
-    failure: list[list[str | int]] = []
+    success: list[list[str | int | Asked]] = []
+    failure: list[list[str | int | Asked]] = []
 
 
-Told = list[str | int | bool | dict[str, str | None] | None]
+Told = list[str | int | bool | dict[str, str | None] | list[Any] | None]
 """What a client was told, per operation of the branch that ran: of a get the value or null, of an add, min or max the
 new integer, of an append the new length in bytes, of a delete whether there was something, of a range key -> value, of
 keys key -> version, in their order, and MORE if there are further ones, of a count and a delete_range how many, else
-null, as of a count that did not count all. Of a change that a watch tells: key -> value, null if it was deleted."""
+null, as of a count that did not count all. Of a nested transaction a list: whether it succeeded, and the same of its
+branch. Of a change that a watch tells: key -> value, null if it was deleted."""
 
 MORE = ""
 """No key is empty."""
@@ -282,12 +305,17 @@ def asked(
     compare: Sequence[Compare] = (), success: Sequence[Operation] = (), failure: Sequence[Operation] = ()
 ) -> Asked | None:
     """For a history; None if a key is no text, or what is asked depends on keys of which no journal tells."""
-    if any([isinstance(operation, NoneNewer) for operation in (*success, *failure)]):
+    transaction = Transaction(success=tuple(success), failure=tuple(failure))
+    if any([isinstance(operation, NoneNewer) for operation in operations_of(transaction)]):
         return None
     try:
-        return Asked([_compare(c) for c in compare], [_operation(o) for o in success], [_operation(o) for o in failure])
+        return _asked(compare, success, failure)
     except UnicodeDecodeError:
         return None
+
+
+def _asked(compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> Asked:
+    return Asked([_compare(c) for c in compare], [_operation(o) for o in success], [_operation(o) for o in failure])
 
 
 def range_bounds(words: Sequence[str]) -> tuple[bytes, bytes]:
@@ -301,7 +329,9 @@ def _compare(c: Compare) -> list[str | bool]:
     return [c.key.decode(), c.target, c.op, operand if isinstance(operand, bool) else str(operand)]
 
 
-def _operation(operation: Operation) -> list[str | int]:
+def _operation(operation: Operation) -> list[str | int | Asked]:
+    if isinstance(operation, Txn):
+        return ["txn", _asked(operation.compare, operation.success, operation.failure)]
     if isinstance(operation, Get):
         return ["get", operation.key.decode()]
     if isinstance(operation, Put):
@@ -340,6 +370,10 @@ def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Tol
 
 
 def _told(operation: Operation, result: OperationResult) -> Any:
+    if isinstance(operation, Txn):
+        assert isinstance(result, TxnResult)
+        branch = operation.success if result.succeeded else operation.failure
+        return [result.succeeded, *[_told(*each) for each in zip(branch, result.results, strict=True)]]
     if isinstance(operation, NoneNewer):
         return None
     if isinstance(operation, Get):
@@ -375,6 +409,7 @@ def encode_single(message_id: MessageId, timestamp: Timestamp, o: Outcome, state
 
 _decode_outcomes = msgspec.msgpack.Decoder(Outcomes).decode
 _decode_moves = msgspec.msgpack.Decoder(_MoveOutcomes).decode
+_decode_nested = msgspec.msgpack.Decoder(_NestedOutcomes).decode
 _decode_single = msgspec.msgpack.Decoder(_Single).decode
 
 
@@ -383,6 +418,9 @@ def decode_outcomes(record: bytes) -> Outcomes:
     if record[1:2] == b"\x03":
         moves = _decode_moves(record)
         return Outcomes(moves.version, moves.timestamp, [*moves.outcomes], moves.state_digest)
+    if record[1:2] == b"\x04":
+        nested = _decode_nested(record)
+        return Outcomes(nested.version, nested.timestamp, [*nested.outcomes], nested.state_digest)
     if record[1:2] != b"\x01":
         return _decode_outcomes(record)
     s = _decode_single(record)

@@ -17,9 +17,9 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from kvstore.api.model import move_of
+from kvstore.api.model import has_nested, move_of
 from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, unnamed_id
-from kvstore.core.execution import LocalPlan
+from kvstore.core.plans import LocalPlan
 from kvstore.core.requests import Flight, Requests, Waiting
 from multicast.protocol import ApplicationOutbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
@@ -140,7 +140,8 @@ class Bundler:
         newest = max([created_us(waiting.id) for waiting in taken if not waiting.unnamed], default=0)
         created = max(self._clock(now), newest)
         message_id = new_message_id(created, self._rng.getrandbits(62))
-        payload = encode_bundle([(NO_ID if w.unnamed else w.id, w.body) for w in taken])
+        nested = any([has_nested(waiting.transaction) for waiting in taken])
+        payload = encode_bundle([(NO_ID if w.unnamed else w.id, w.body) for w in taken], nested)
         flight = self._flights[message_id] = Flight(message_id, lane.destinations, taken, now)
         for index, waiting in enumerate(taken):
             waiting.flight = flight

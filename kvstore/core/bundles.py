@@ -21,6 +21,8 @@ BUNDLE_VERSION = 4
 """1 was a single transaction, whose id was the message's and whose version was its timestamp. 2 had ranges by prefix
 only, and none that delete; it is read as 3. What 1 to 3 write tells no create version (`keeps_create_versions`): an
 older release has executed it without, and replicas of both must have the same rows."""
+NESTED_VERSION = 5
+"""Of a bundle in which a transaction has nested ones; any other one is of BUNDLE_VERSION, which older releases read."""
 
 NO_ID: MessageId = b""
 """Of a read that nobody can repeat: nothing is remembered under it."""
@@ -65,9 +67,10 @@ def encode_transaction(transaction: Transaction) -> bytes:
     return encoded if transaction.by else _WITHOUT_BY + encoded[1:-1]
 
 
-def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]]) -> bytes:
-    """The payload of a message. transactions: (id or NO_ID, of `encode_transaction`)."""
-    return _encode(_Bundle(BUNDLE_VERSION, [Bundled(i, msgspec.Raw(body)) for i, body in transactions]))
+def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]], nested: bool = False) -> bytes:
+    """The payload of a message. transactions: (id or NO_ID, of `encode_transaction`). nested: see NESTED_VERSION."""
+    version = NESTED_VERSION if nested else BUNDLE_VERSION
+    return _encode(_Bundle(version, [Bundled(i, msgspec.Raw(body)) for i, body in transactions]))
 
 
 EMPTY = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
@@ -81,9 +84,9 @@ def decode_bundle(message: AppMessage) -> list[Bundled]:
     version = payload[1] if len(payload) > 1 and payload[0] == 0x92 else 0
     if not version:
         payload = payload_of(message)
-    if BUNDLE_VERSION < version < 0x80:
+    if NESTED_VERSION < version < 0x80:
         raise EnvelopeError(
-            f"a bundle of format {version} was ordered and this program knows {BUNDLE_VERSION}; use a newer release"
+            f"a bundle of format {version} was ordered and this program knows {NESTED_VERSION}; use a newer release"
         )
     try:
         if version == 1:

@@ -29,8 +29,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, only_reads, validate
+from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, only_reads
 from kvstore.api.shard_map import is_everywhere
+from kvstore.api.validation import validate
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED
 from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import encode_transaction, request_digest, unnamed_id
@@ -291,7 +292,8 @@ class Clients:
                     self._ask_for_results(waiting, now, out)  # the others report to the one who asked first
             if elsewhere:
                 shards = message.destinations
-                reads = result.status == APPLIED and len(shards) > 1 and item.plan.reads_something(result.succeeded)
+                reads = result.status == APPLIED and len(shards) > 1
+                reads = reads and item.plan.reads_something(result.succeeded, result.truths)
                 if reads or (self._peers.shard_of[origin] not in shards and shard == shards[0]):
                     self._outgoing.setdefault(origin, []).append(result)
 

@@ -1,29 +1,26 @@
 """Deterministic execution of one transaction on one shard. Pure.
 
-`LocalPlan` is what of a transaction concerns a shard. `vote` tells what the shard knows that decides the transaction's
-fate everywhere; `Execution` runs the branch that was chosen, on an overlay, and says what was read and what is to
-be written.
+`vote` tells what the shard knows that decides the transaction's fate everywhere; `Execution` runs the course that was
+chosen, on an overlay, and says what was read and what is to be written.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import gt, lt
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvstore.api.leases import decode_lease
 from kvstore.api.model import (
-    EVERYWHERE,
+    FALLIBLE,
     INT64_MAX,
     INT64_MIN,
     LEASE_KEYS_MAX,
-    LEASED,
     NO_LEASE,
     NUMBERS,
     RANGE_KEYS_MAX,
     RANGES,
-    SILENT,
     VALUE_BYTES_MAX,
     Append,
     Compare,
@@ -39,43 +36,22 @@ from kvstore.api.model import (
     OperationResult,
     Put,
     Range,
-    Revoke,
     Rule,
-    Transaction,
     between,
     bounds,
     counted,
-    lease_key,
 )
-from kvstore.api.shard_map import slot_of
-from kvstore.core.messages import Vote
+from kvstore.api.nesting import FAILS, HOLDS, ways
+from kvstore.core.messages import NestedVote, Vote
+from kvstore.core.plans import Attach, Indexed, LocalPlan, Release
 from kvstore.core.rights import Rights
 from kvstore.core.state import State
 from multicast.types import ZERO, Timestamp
 
-
-class _Attach(NamedTuple):
-    """What a LeasedPut is to the shard of the lease. key: of the lease's row; slot: of the key that is attached."""
-
-    key: bytes
-    slot: int
-
-
-class _Release(NamedTuple):
-    """What a Revoke is to one of its shards. key: of the lease's row in its own shard, else empty."""
-
-    lease: bytes
-    key: bytes
-
-
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
-_WRITING = (Put, Delete, *NUMBERS, Append, LeasedPut, _Attach)
-_FALLIBLE = frozenset((*NUMBERS, Append, DeleteRange, LeasedPut, NoneNewer, _Attach))
+_FALLIBLE = frozenset((*FALLIBLE, Attach))
 _READING = (Get, Range, Cut)
-_REACHING = frozenset((DeleteRange, LeasedPut, NoneNewer, Revoke))
 _PUT_RESULT = OperationResult()
-
-Indexed = list[tuple[int, Operation | _Attach | _Release]]
 
 
 class Impossible(Exception):
@@ -85,89 +61,6 @@ class Impossible(Exception):
         super().__init__(reason)
         self.reason = reason
         self.key = key
-
-
-class LocalPlan:
-    """The comparisons and operations of a transaction that one shard owns; ranges, Cuts and Moves are everybody's.
-
-    owns: whether the shard owns a key; None: it owns all of them.
-    """
-
-    __slots__ = ("_failure", "_owns", "_success", "compares", "transaction")
-
-    def __init__(self, transaction: Transaction, owns: Callable[[bytes], bool] | None = None):
-        self.transaction = transaction
-        self.compares: tuple[Compare, ...] = transaction.compare
-        self._owns = owns
-        self._success: Indexed | None = None
-        self._failure: Indexed | None = None
-        if owns is not None and self.compares:
-            self.compares = tuple([c for c in self.compares if owns(c.key)])
-
-    @property
-    def success(self) -> Indexed:
-        """(index in the transaction's branch, operation)."""
-        if self._success is None:
-            self._success = self._local(self.transaction.success)
-        return self._success
-
-    @property
-    def failure(self) -> Indexed:
-        """The same for the other branch."""
-        if self._failure is None:
-            self._failure = self._local(self.transaction.failure)
-        return self._failure
-
-    def _local(self, branch: tuple[Operation, ...]) -> Indexed:
-        owns = self._owns
-        if branch and any([type(op) in LEASED for op in branch]):
-            return [(i, op) for i, asked in enumerate(branch) for op in _parts(asked, owns or _owns_all)]
-        if owns is None:
-            return list(enumerate(branch))
-        return [(i, op) for i, op in enumerate(branch) if isinstance(op, (*EVERYWHERE, Revoke)) or owns(op.key)]
-
-    def condition_keys(self) -> set[bytes]:
-        """The keys whose values decide the vote; so does all else if it depends on keys that it does not name."""
-        keys = {c.key for c in self.compares}
-        for branch in (self.success, self.failure):
-            for _, op in branch:
-                if isinstance(op, (*NUMBERS, Append, _Attach)):
-                    keys.add(op.key)
-        return keys
-
-    def written_keys(self) -> set[bytes]:
-        """Every key that either branch may write; any other, too, if it depends on keys that it does not name."""
-        return {op.key for branch in (self.success, self.failure) for _, op in branch if isinstance(op, _WRITING)}
-
-    def reaches_unnamed(self) -> bool:
-        """Whether either branch may delete, count, or judge keys that it does not name."""
-        transaction = self.transaction
-        return any([type(op) in _REACHING for op in (*transaction.success, *transaction.failure)])
-
-    def reads_something(self, succeeded: bool) -> bool:
-        """Whether this shard knows more of the branch that ran than that its Puts were done."""
-        return any([type(op) not in SILENT for _, op in (self.success if succeeded else self.failure)])
-
-
-def _owns_all(key: bytes) -> bool:
-    return True
-
-
-def _parts(asked: Operation, owns: Callable[[bytes], bool]) -> list[Operation | _Attach | _Release]:
-    """What an operation is to the shard that owns these keys."""
-    if isinstance(asked, LeasedPut):
-        home = lease_key(asked.lease)
-        attach = [_Attach(home, slot_of(asked.key))] if owns(home) else []
-        return [*attach, asked] if owns(asked.key) else [*attach]
-    if isinstance(asked, Revoke):
-        home = lease_key(asked.lease)
-        return [_Release(asked.lease, home if owns(home) else b"")]
-    return [asked] if isinstance(asked, EVERYWHERE) or owns(asked.key) else []
-
-
-def voting_keys(transaction: Transaction) -> set[bytes]:
-    """The keys, of all shards, whose values decide what becomes of a transaction."""
-    return LocalPlan(transaction).condition_keys()
 
 
 class Execution:
@@ -204,9 +97,16 @@ class Execution:
             return found
         return found + [(key, version) for key, version in self._seen.items() if key not in rows]
 
-    def compare(self, compares: tuple[Compare, ...]) -> bool:
+    def compare(self, compares: Sequence[Compare]) -> bool:
         """Whether all hold. All are read, so that what is read does not depend on their order."""
         return all([_holds(compare, self._before(compare.key)) for compare in compares])
+
+    def judge(self, plan: LocalPlan) -> tuple[bool, bytes]:
+        """Whether the outermost comparisons hold here, and the truths. All are read, whatever runs then."""
+        holds = not plan.compares or self.compare(plan.compares)
+        if not plan.nested:
+            return holds, b""
+        return holds, b"".join([HOLDS if self.compare(inner) else FAILS for inner in plan.inner_compares()])
 
     def run(self, branch: Indexed) -> None:
         """Carry out the operations; afterwards `failure` says whether one was impossible."""
@@ -218,7 +118,7 @@ class Execution:
                     if leases:
                         leases.pop(operation.key, None)
                     results.append((index, _PUT_RESULT))
-                elif type(operation) is _Attach:
+                elif type(operation) is Attach:
                     self._attach(operation)
                 else:
                     results.append((index, _RUN[type(operation)](self, operation)))
@@ -361,7 +261,7 @@ class Execution:
         found = [KeyValue(r.key, b"", r.version, r.create_version, r.lease) for r in rows if r is not None]
         return found, len(keys) > operation.limit
 
-    def _attach(self, operation: _Attach) -> None:
+    def _attach(self, operation: Attach) -> None:
         row = self._current(operation.key)
         if row is None:
             raise Impossible("put: there is no such lease, or no longer", b"")
@@ -383,7 +283,7 @@ class Execution:
         found = [key for key in self._state.attached(lease) if key not in writes]
         return found + [k for k, own in leases.items() if own == lease and writes[k] is not None]
 
-    def _release(self, operation: _Release) -> OperationResult:
+    def _release(self, operation: Release) -> OperationResult:
         for key in self._attached(operation.lease):
             if key not in self.writes:
                 self._before(key)
@@ -416,7 +316,7 @@ _RUN: dict[type, Callable[[Execution, Any], OperationResult]] = {
     NoneNewer: Execution._none_newer,
     Cut: Execution._cut,
     LeasedPut: Execution._leased_put,
-    _Release: Execution._release,
+    Release: Execution._release,
     Rule: Execution._rule,
 }
 
@@ -453,12 +353,20 @@ def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
 
 def vote(plan: LocalPlan, state: State) -> Vote:
     """A function of the values of `plan.condition_keys()` alone, unless it reaches others."""
-    holds = not plan.compares or Execution(state, ZERO).compare(plan.compares)
-    return Vote(holds, *_trial(plan.success, state), *_trial(plan.failure, state))
+    holds, truths = Execution(state, ZERO).judge(plan)
+    if not plan.nested:
+        return Vote(holds, *_trial(plan.course(True), state), *_trial(plan.course(False), state))
+    impossible: list[tuple[tuple[bool, bytes], str, bytes]] = []
+    if any([type(op) in _FALLIBLE for _, op in plan.every_operation()]):
+        tried = [(way, *_trial(plan.course(*way), state)) for way in ways(plan.transaction)]
+        impossible = [(way, why, key) for way, why, key in tried if why]
+    if holds and FAILS not in truths and not impossible:
+        return Vote()
+    return Vote(holds, nested=NestedVote(truths, impossible))
 
 
 def merge_results(
-    branch: tuple[Operation, ...], shards: list[list[tuple[int, OperationResult]]]
+    branch: Sequence[Operation], shards: list[list[tuple[int, OperationResult]]]
 ) -> tuple[OperationResult, ...]:
     """One result per operation from what each shard reports; a Range's entries come from all of them."""
     if len(shards) == 1 and len(shards[0]) == len(branch):

@@ -16,8 +16,8 @@ from collections import deque
 from kvstore.api.model import move_of
 from kvstore.api.shard_map import PlacedRun
 from kvstore.core.audit import MISMATCH, MOVED, REPEATED
-from kvstore.core.execution import LocalPlan
 from kvstore.core.messages import Decided, Part, Remembered, decode_remembered
+from kvstore.core.plans import LocalPlan
 from multicast.records import Delivered
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, Timestamp
 

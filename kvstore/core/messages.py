@@ -97,13 +97,21 @@ Told = Callable[[Answered | Followed | Refused], None]
 # -- between replicas -------------------------------------------------------------------------------------------------
 
 
+class NestedVote(msgspec.Struct, array_like=True, gc=False):
+    """The same of nested transactions. truths: see `kvstore.api.nesting`. impossible: (way, why, key) of those ways in
+    which the transaction cannot end here."""
+
+    truths: bytes
+    impossible: list[tuple[tuple[bool, bytes], str, bytes]] = []
+
+
 class Vote(msgspec.Struct, array_like=True, gc=False):
     """What a shard knows that decides the fate of a transaction everywhere.
 
     holds: all its comparisons hold. failure, failure_key: why the branch cannot run here, if it cannot (success branch,
     then failure branch); empty otherwise. reused: its id belongs to another body here. repeated: it was delivered here
     before. places: of those slots of its keys that this shard has given or taken. given: what the source of a move
-    gives.
+    gives. nested: where there are nested transactions; then the failures are there.
     """
 
     holds: bool = True
@@ -115,6 +123,7 @@ class Vote(msgspec.Struct, array_like=True, gc=False):
     repeated: bool = False
     places: list[PlacedRun] = []
     given: Given | None = None
+    nested: NestedVote | None = None
 
 
 class Part(msgspec.Struct, array_like=True, gc=False):
@@ -175,13 +184,15 @@ class PartRequest(msgspec.Struct, array_like=True, tag=2):
 
 
 class Decided(msgspec.Struct, array_like=True, gc=False):
-    """How a transaction ended in a shard that has completed it. digest: of what that shard knows by its id."""
+    """How a transaction ended in a shard that has completed it. digest: of what that shard knows by its id. truths: see
+    `kvstore.api.nesting`."""
 
     status: int
     succeeded: bool
     failure: str
     failure_key: bytes
     digest: bytes
+    truths: bytes = b""
 
 
 class Decisions(msgspec.Struct, array_like=True, tag=5):
@@ -197,7 +208,8 @@ class ShardResult(msgspec.Struct, array_like=True, gc=False):
     """How a completed transaction ended, and what one shard read. id: its client's, or `bundles.unnamed_id`.
     timestamp: its version. status: of `kvstore.core.audit`.
 
-    results: (index of the operation in the branch that ran, result), None if too large to be remembered.
+    truths: see `kvstore.api.nesting`. results: (index of the operation in the course, result), None if too large to be
+    remembered.
     """
 
     id: MessageId
@@ -208,11 +220,13 @@ class ShardResult(msgspec.Struct, array_like=True, gc=False):
     failure: str
     failure_key: bytes
     results: list[tuple[int, OperationResult]] | None
+    truths: bytes = b""
 
 
 class Remembered(msgspec.Struct, array_like=True, gc=False):
     """What stands in the store beside a remembered id. slots: see `ShardMap.homes_of`. failed: failure and its key. The
-    rest: see `ShardResult`."""
+    rest: see `ShardResult`. The last two are there where there are truths; format: so that they are not eight fields,
+    which is format 1."""
 
     slots: bytes | None
     digest: bytes
@@ -221,13 +235,21 @@ class Remembered(msgspec.Struct, array_like=True, gc=False):
     succeeded: bool
     failed: tuple[str, bytes] | None
     results: list[tuple[int, OperationResult]] | None
+    truths: bytes = b""
+    format: int = 3
+
+    def encoded(self) -> bytes:
+        """As it is kept."""
+        known = self.slots, self.digest, self.timestamp, self.status, self.succeeded, self.failed, self.results
+        return _encode_remembered(self if self.truths else known)
 
     def result(self, message_id: MessageId) -> ShardResult:
         """Of this id."""
         failure, key = self.failed or ("", b"")
         return ShardResult(
-            message_id, self.digest, self.timestamp, self.status, self.succeeded, failure, key, self.results
-        )
+            message_id, self.digest, self.timestamp, self.status, self.succeeded, failure, key, self.results,
+            self.truths,
+        )  # fmt: skip
 
 
 class ShardResults(msgspec.Struct, array_like=True, tag=3):
@@ -355,7 +377,7 @@ def encode_remembered(result: ShardResult, slots: bytes | None) -> bytes:
     """What is kept beside the id of `result`."""
     r = result
     failed = (r.failure, r.failure_key) if r.failure else None
-    return _encode_remembered((slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results))
+    return Remembered(slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results, r.truths).encoded()
 
 
 def decode_remembered(record: bytes) -> Remembered:

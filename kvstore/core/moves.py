@@ -68,6 +68,7 @@ from kvstore.api.model import (
     Rule,
     Transaction,
     move_of,
+    operations_of,
 )
 from kvstore.api.shard_map import (
     Place,
@@ -165,7 +166,7 @@ class Moves:
         places = self.places
         if not places:
             return []
-        if any([isinstance(op, _EVERY_SLOT) for op in (*transaction.success, *transaction.failure)]):
+        if any([isinstance(op, _EVERY_SLOT) for op in operations_of(transaction)]):
             return self._runs
         return runs_of({slot: places[slot] for slot in slots_of(transaction) if slot in places})
 
@@ -381,7 +382,7 @@ def _without_ranges(record: bytes) -> bytes:
     remembered = decode_remembered(record)
     if remembered.results is None or not is_everywhere(remembered.slots):
         return record
-    return msgspec.msgpack.encode(msgspec.structs.replace(remembered, results=[]))
+    return msgspec.structs.replace(remembered, results=[]).encoded()
 
 
 def _touches(remembered: Remembered, slots: frozenset[int]) -> bool:
@@ -405,6 +406,5 @@ def _joined(own: bytes, given: bytes) -> bytes | None:
     slots = None
     if mine.slots is not None and other.slots is not None:
         slots = b"".join([s.to_bytes(2, "big") for s in sorted({*_slots(mine.slots), *_slots(other.slots)})])
-    return msgspec.msgpack.encode(
-        msgspec.structs.replace(mine, slots=slots, results=None if results is None else sorted(results.items()))
-    )
+    found = None if results is None else sorted(results.items())
+    return msgspec.structs.replace(mine, slots=slots, results=found).encoded()

@@ -40,7 +40,7 @@ from typing import NamedTuple
 import msgspec
 
 from kvstore.api.model import RESULT_BYTES_MAX, Result, Transaction
-from kvstore.core.execution import Execution, LocalPlan
+from kvstore.core.execution import Execution
 from kvstore.core.log import Log
 from kvstore.core.messages import (
     Answered,
@@ -53,6 +53,7 @@ from kvstore.core.messages import (
 )
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
+from kvstore.core.plans import LocalPlan
 from kvstore.core.positions import WAIT_US_MAX, Positions, Question
 from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
@@ -209,7 +210,7 @@ class Reads:
         self.unordered += 1
         log, plan = self._log, LocalPlan(transaction)
         execution = Execution(self._store, log.version)
-        execution.run(plan.success)
+        execution.run(plan.course(True))
         omitted = execution.read_bytes > RESULT_BYTES_MAX
         results = () if omitted else tuple([result for _, result in execution.results])
         result = Result(True, log.version, results)
@@ -222,7 +223,7 @@ class Reads:
         log, store = self._log, self._store
         execution = Execution(store, log.version)
         if not request.whence and denied is None:
-            execution.run(LocalPlan(request.transaction, self._moves.owns).success)
+            execution.run(LocalPlan(request.transaction, self._moves.owns).course(True))
         digest = blake2b(_encode(execution.results), digest_size=16).digest()
         too_large = execution.read_bytes > RESULT_BYTES_MAX
         results = None if denied is not None or too_large or digest == request.known else execution.results

@@ -46,7 +46,7 @@ from kvstore.core.bundles import (
 from kvstore.core.changes import Changes
 from kvstore.core.clients import Clients
 from kvstore.core.collects import Collects
-from kvstore.core.execution import Execution, LocalPlan
+from kvstore.core.execution import Execution
 from kvstore.core.leases import Leases
 from kvstore.core.log import Entry, Held, Item, Log
 from kvstore.core.messages import (
@@ -71,6 +71,7 @@ from kvstore.core.messages import (
 )
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
+from kvstore.core.plans import LocalPlan
 from kvstore.core.reads import Reads, Unread
 from kvstore.core.requests import forgotten_before
 from kvstore.core.rights import Rights
@@ -360,7 +361,7 @@ class Replica(Application):
             else:
                 outcomes.append(self._step(entry, entry.move, fate, execution, known, now, out))
             found = execution.results if execution.read_bytes <= RESULT_BYTES_MAX else None
-            results.append(ShardResult(item.id, item.digest, item.version, *fate, found))
+            results.append(ShardResult(item.id, item.digest, item.version, *fate[:4], found, fate.truths))
         digest = None
         if self.digest_every and entry.position % self.digest_every == 0:
             digest = self.store.state_digest()
@@ -398,20 +399,19 @@ class Replica(Application):
         if plan.transaction.by and known is None and fate.status in (APPLIED, FAILED):
             fate = Fate(FAILED, False, *denied) if (denied := self.rights.denied(plan.transaction)) else fate
         if fate.status in (APPLIED, FAILED) and entry.move is None:
-            holds = not plan.compares or execution.compare(plan.compares)
+            holds, truths = execution.judge(plan)
             if fate.status == APPLIED:
                 if known is None and len(entry.message.destinations) == 1:
-                    fate = _SUCCEEDED if holds else _NOT_SUCCEEDED
-                execution.run(plan.success if fate.succeeded else plan.failure)
+                    fate = Fate(APPLIED, holds, "", b"", truths)
+                execution.run(plan.course(fate.succeeded, fate.truths))
                 if execution.failure:
-                    fate = Fate(FAILED, fate.succeeded, execution.failure, execution.failure_key)
+                    fate = fate._replace(status=FAILED, failure=execution.failure, failure_key=execution.failure_key)
         return fate, execution
 
     def _fate(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> Fate:
         """As far as it is decided before execution."""
         if known is not None:
-            outcome = known.outcomes[index]
-            return Fate(outcome.status, outcome.succeeded, outcome.reason, outcome.reason_key)
+            return Fate.of(known.outcomes[index])
         if item.expired:
             return Fate(EXPIRED)
         if item.after:
@@ -431,7 +431,7 @@ class Replica(Application):
                 return Fate(MISMATCH)
             if decided.status not in (APPLIED, FAILED):
                 return Fate(decided.status)
-            return Fate(decided.status, decided.succeeded, decided.failure, decided.failure_key)
+            return Fate(decided.status, decided.succeeded, decided.failure, decided.failure_key, decided.truths)
         votes: list[Vote] = []
         for shard in entry.message.destinations:
             part = entry.own_part if shard == self.shard else entry.parts.get(shard)
@@ -440,7 +440,7 @@ class Replica(Application):
             vote = part.vote(index)
             if vote is not None:
                 votes.append(vote)
-        if not votes:
+        if not votes and not item.plan.nested:
             return _SUCCEEDED
         if any([v.reused for v in votes]):
             return Fate(MISMATCH)
@@ -449,6 +449,8 @@ class Replica(Application):
         if moved([v.places for v in votes], entry.message.destinations):
             return Fate(MOVED)
         succeeded = all([v.holds for v in votes])
+        if item.plan.nested:
+            return Fate.nested(item.plan.transaction, succeeded, votes)
         for v in votes:
             failure, key = (v.success_failure, v.success_key) if succeeded else (v.failure_failure, v.failure_key)
             if failure:

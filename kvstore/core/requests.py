@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from kvstore.api.model import EVERYWHERE, RANGES, SILENT, Cut, Result, Rule, Transaction
+from kvstore.api.nesting import course, in_their_places
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
 from kvstore.core.execution import merge_results
@@ -103,7 +104,7 @@ class Waiting:
         if some is not None:
             if self._told_all(some):
                 return []
-            how = self.transaction, some.status, some.succeeded
+            how = self.transaction, some.status, some.succeeded, some.truths
             candidates.insert(0, {shard for one in maps for shard in reporting_shards(*how, one)})
         for shards in candidates:
             missing = shards - self.results.keys() - self.without - self.forgotten
@@ -120,8 +121,8 @@ class Waiting:
     def _told_all(self, some: ShardResult) -> bool:
         if some.status != APPLIED or any([result.results is None for result in self.results.values()]):
             return True
-        branch = self.transaction.success if some.succeeded else self.transaction.failure
-        needed = [(index, op) for index, op in enumerate(branch) if type(op) not in SILENT]
+        ran = course(self.transaction, some.succeeded, some.truths)
+        needed = [(index, op) for index, op in enumerate(ran) if type(op) not in SILENT]
         if not needed:
             return True
         told = {index for result in self.results.values() for index, _ in result.results or ()}
@@ -141,14 +142,15 @@ class Waiting:
         if not self.results:
             return None
         result = next(iter(self.results.values()))
-        branch = self.transaction.success if result.succeeded else self.transaction.failure
-        alone = len(self.destinations) == 1 and len(result.results or ()) == len(branch)
+        how = self.transaction, result.succeeded, result.truths
+        ran = course(*how)
+        alone = len(self.destinations) == 1 and len(result.results or ()) == len(ran)
         if not alone and not self._told_all(result):
             return None
         pieces = [r.results for r in self.results.values() if r.results is not None]
         if len(pieces) < len(self.results):
             return Answered(Result(result.succeeded, result.timestamp), self.repeated, results_omitted=True)
-        whole = Result(result.succeeded, result.timestamp, merge_results(branch, pieces))
+        whole = Result(result.succeeded, result.timestamp, in_their_places(*how, merge_results(ran, pieces)))
         shard = self.destinations[0] if self.unnamed and len(self.destinations) == 1 else -1
         return Answered(whole, self.repeated, shard=shard)
 
@@ -175,13 +177,13 @@ def id_reused() -> Refused:
 
 
 def reporting_shards(
-    transaction: Transaction, status: int, succeeded: bool, shard_map: ShardMap
+    transaction: Transaction, status: int, succeeded: bool, truths: bytes, shard_map: ShardMap
 ) -> tuple[GroupId, ...]:
     """The shards without whose reports there is no answer: those that know more than that the Puts were done."""
     if status != APPLIED:
         return ()
     found = set()
-    for operation in transaction.success if succeeded else transaction.failure:
+    for operation in course(transaction, succeeded, truths):
         if isinstance(operation, EVERYWHERE):
             return shard_map.shards_of(transaction)
         if not isinstance(operation, SILENT):

@@ -35,6 +35,8 @@ from kvstore.api.model import (
     Rule,
     Transaction,
     bounds,
+    compares_of,
+    operations_of,
 )
 from kvstore.api.rights import Permission, Role, Token
 from kvstore.core.messages import Refused
@@ -112,11 +114,11 @@ class Rights:
         if not transaction.by:
             return None
         permissions = self.permissions(transaction.by)
-        for compare in transaction.compare:
+        for compare in compares_of(transaction):
             access = "lease" if compare.key < FIRST_KEY else "read"
             if not _covers(permissions, access, compare.key, compare.key + b"\0"):
                 return _lacking(access), compare.key
-        for operation in (*transaction.success, *transaction.failure):
+        for operation in operations_of(transaction):
             first, end = _keys_of(operation)
             for access in _needed(operation, first, end):
                 if not _covers(permissions, access, first, end):

@@ -26,7 +26,7 @@ from typing import Literal
 
 from kvstore.core.audit import APPLIED, MOVED, REPEATED
 from kvstore.core.bundles import unnamed_id, version_of
-from kvstore.core.execution import vote, voting_keys
+from kvstore.core.execution import vote
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import (
     Decided,
@@ -44,6 +44,7 @@ from kvstore.core.messages import (
 )
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
+from kvstore.core.plans import voting_keys
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox, PeerError
 from multicast.records import Delivered
@@ -221,7 +222,7 @@ class Signals:
                 return
             r = decode_remembered(record)
             status = _status_at(wanted.timestamp, index, r)
-            decided.append(Decided(status, r.succeeded, *(r.failed or ("", b"")), r.digest))
+            decided.append(Decided(status, r.succeeded, *(r.failed or ("", b"")), r.digest, r.truths))
         out.send((sender,), Decisions(self._peers.shard, wanted.id, decided))
 
     def on_decisions(self, message: Decisions) -> None:

@@ -35,6 +35,7 @@ from kvstore.api.model import (
     Transaction,
     adds,
     only_reads,
+    operations_of,
 )
 from kvstore.api.openapi import document
 from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
@@ -490,4 +491,4 @@ def _allowed(methods: Iterable[str]) -> str:
 
 def _writes(transaction: Transaction) -> bool:
     """Whether it can change anything: if not, its outcome is never in doubt."""
-    return any([type(o) not in (Get, Range) for o in (*transaction.success, *transaction.failure)])
+    return any([type(o) not in (Get, Range) for o in operations_of(transaction)])

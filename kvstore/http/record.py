@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from kvstore.api.http1 import Head
-from kvstore.api.model import Rule, Transaction
+from kvstore.api.model import Rule, Transaction, operations_of
 from kvstore.api.routes import Route
 from kvstore.config import LogSettings
 
@@ -99,7 +99,7 @@ def _keys(call: Asked) -> dict[str, Any]:
     """Names that a transaction has and the path has not."""
     if not call.ordered:
         return {}
-    operations = (*call.transaction.success, *call.transaction.failure)
+    operations = operations_of(call.transaction)
     names = [o.name if isinstance(o, Rule) else getattr(o, "key", None) for o in operations]
     keys = [name.decode("utf-8", "backslashreplace") for name in names if name is not None]
     return {"keys": keys[:KEYS_MAX], "operations": len(operations)} if keys else {}

@@ -32,11 +32,12 @@ from kvstore.api.model import (
     InvalidTransaction,
     Range,
     Transaction,
+    Txn,
     between,
     each,
-    validate,
 )
 from kvstore.api.model import bounds as range_bounds
+from kvstore.api.validation import validate
 from kvstore.fields import nearest
 from kvstore.http.errors import Problem, invalid
 from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
@@ -326,9 +327,7 @@ def valid(parse: Callable[[bytes], Transaction], body: bytes) -> Transaction:
     try:
         transaction = parse(body)
         validate(transaction)
-        each("compare", _check_own, transaction.compare)
-        for branch in ("success", "failure"):
-            each(branch, _check_own, getattr(transaction, branch))
+        _check_own(transaction)
     except InvalidTransaction as error:
         raise invalid(error.field, error.problem) from None
     return transaction
@@ -336,7 +335,10 @@ def valid(parse: Callable[[bytes], Transaction], body: bytes) -> Transaction:
 
 def _check_own(part: Any) -> None:
     """Clients name no keys of the store's own, and their ranges begin behind them."""
-    if isinstance(part, RANGES):
+    if isinstance(part, Transaction | Txn):
+        for name in ("compare", "success", "failure"):
+            each(name, _check_own, getattr(part, name))
+    elif isinstance(part, RANGES):
         part.start = max(part.start, FIRST_KEY)
     elif getattr(part, "key", b"").startswith(OWN):
         raise InvalidTransaction("key", "what begins with two zero bytes is the store's own")

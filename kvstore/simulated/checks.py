@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from kvstore.api import leases
 from kvstore.api.model import RANGES, DeleteRange, NoneNewer, Range, Result, between, bounds, move_of
+from kvstore.api.nesting import course
 from kvstore.api.shard_map import is_everywhere, own_slot, slot_of, slots_of
 from kvstore.core.audit import (
     APPLIED,
@@ -21,6 +22,7 @@ from kvstore.core.audit import (
     MOVED,
     REPEATED,
     MoveOutcome,
+    NestedOutcome,
     decode_outcomes,
 )
 from kvstore.core.messages import Answered, Refused
@@ -415,8 +417,9 @@ def _add_key_edges(
             if read.key in last_writer:
                 before.add(last_writer[read.key])
             readers.setdefault(read.key, []).append(node)
-        branch = executed.transaction.success if outcome.succeeded else executed.transaction.failure
-        found = [_within(op, executed, shard, at, owner) for op in branch if isinstance(op, RANGES)]
+        truths = outcome.truths if isinstance(outcome, NestedOutcome) else b""
+        operations = course(executed.transaction, outcome.succeeded, truths)
+        found = [_within(op, executed, shard, at, owner) for op in operations if isinstance(op, RANGES)]
         before.update(w for within in found for key, w in last_writer.items() if within(key))
         for write in outcome.writes:
             if write.key in last_writer:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
+from kvstore.api.model import has_nested
 from kvstore.api.shard_map import ShardMap, slot_of, slots_of
 from kvstore.core.bundles import encode_bundle, encode_transaction
 from kvstore.core.messages import Execute
@@ -81,7 +82,8 @@ class Copies:
     def _send(self, operation: Operated, shards: tuple[GroupId, ...]) -> None:
         rng, world, identity = self._rng, self._workload.world, operation.id
         origin = rng.choice(world.topology.processes)
-        payload = encode_bundle([(identity, encode_transaction(operation.transaction))])
+        transaction = operation.transaction
+        payload = encode_bundle([(identity, encode_transaction(transaction))], has_nested(transaction))
         if rng.random() < ASKED_AT_ONCE:
             self._ask(operation, origin)
         message_id = new_message_id(max(world.now, created_us(identity)), rng.getrandbits(62))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kvstore.api.model import Get, Transaction
+from kvstore.api.model import Get, Transaction, compares_of, operations_of
 from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.simulated.clients import Operated, Workload
@@ -109,7 +109,7 @@ def _was_impossible(operation: Operated) -> bool:
 
 def _something_else(transaction: Transaction, rng: random.Random) -> Transaction:
     """Of one of its keys; with a cut or a range it has all."""
-    parts = (*transaction.compare, *transaction.success, *transaction.failure)
+    parts = (*compares_of(transaction), *operations_of(transaction))
     return Transaction(success=(Get(rng.choice([getattr(part, "key", b"key/0") for part in parts])), Get(b"key/1")))
 
 

@@ -11,7 +11,7 @@ from kvstore.core.rights import ROLE, TOKEN, Rights, encode
 from kvstore.simulated.clients import Client, Workload
 
 HOLDERS = 3
-_TOKENS = ("ann", "bob")
+TOKENS = ("ann", "bob")
 _ROLES = (
     (Permission("read"), Permission("write")),
     (Permission("read"), Permission("write", b"account/", b"account0")),
@@ -27,7 +27,7 @@ class Ruler(Client):
     def _choose(self) -> None:
         rng = self._rng
         role = rng.random() < 0.5
-        name = ROLE + b"some" if role else TOKEN + rng.choice(_TOKENS).encode()
+        name = ROLE + b"some" if role else TOKEN + rng.choice(TOKENS).encode()
         record = encode(Role(rng.choice(_ROLES)) if role else Token("", b"", ("some",)))
         rule = Rule(name, b"" if rng.random() < _TAKEN_BACK else record)
         self.operate("rule", Transaction(success=(rule,)), self.go_on)
@@ -40,7 +40,7 @@ class Holder(Client):
         f, drawn = self.drawn()
         while only_reads(drawn):
             f, drawn = self.drawn()
-        asked = Transaction(drawn.compare, drawn.success, drawn.failure, self._rng.choice(_TOKENS))
+        asked = Transaction(drawn.compare, drawn.success, drawn.failure, self._rng.choice(TOKENS))
         self.operate(f, asked, self.go_on)
 
 

@@ -23,6 +23,7 @@ from kvstore.simulated import (
     late,
     leasing,
     moving,
+    nested,
     past,
     ranging,
     reading,
@@ -59,7 +60,7 @@ _SECONDS, _SECONDS_SMALL = (2, 4, 8), (0.3, 0.6, 1.0)
 _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
 _SHARES = {
     "backups": 0.2, "ranges": 0.3, "leases": 0.2, "rights": 0.2, "reads": 0.3, "grows": 0.15, "late": 0.3,
-    "bounds": 0.3,
+    "bounds": 0.3, "nested": 0.3,
 }  # fmt: skip
 """Of the runs: so many have this where it is drawn."""
 DRAWN = (*_SHARES, "past", "watch", "moves")
@@ -67,13 +68,13 @@ DRAWN = (*_SHARES, "past", "watch", "moves")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
-    and delete ranges. leases: whether some hold leases. rights: whether some have tokens, whose rights change. reads:
-    whether some read in every way, and replicas share what they must know for that. past, watch: whether there are
-    reads at versions, and watches. moves: whether slots move. grows: whether a shard is added, to which slots move.
-    late: whether late copies of requests come, and slots wander there and back. bounds: whether some bound numbers, and
-    write if nothing in a range is newer. size: one of `drawing.SIZES`. options: the protocol's. signals: see
-    `SimulatedCluster`."""
+    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients
+    read and delete ranges. leases: whether some hold leases. rights: whether some have tokens, whose rights change.
+    reads: whether some read in every way, and replicas share what they must know for that. past, watch: whether there
+    are reads at versions, and watches. moves: whether slots move. grows: whether a shard is added, to which slots
+    move. late: whether late copies of requests come, and slots wander there and back. bounds: whether some bound
+    numbers, and write if nothing in a range is newer. nested: whether transactions of some have others in them. size:
+    one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -91,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grows: bool | None = False
     late: bool | None = False
     bounds: bool | None = False
+    nested: bool | None = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False
@@ -337,6 +339,8 @@ def _execute(
         leasing.start(workload, f"{settings.protocol}/{seed}/store")
     if settings.rights:
         ruling.start(workload, f"{settings.protocol}/{seed}/store")
+    if settings.nested:
+        nested.start(workload, f"{settings.protocol}/{seed}/store", ruling.TOKENS if settings.rights else ())
     if settings.backups:
         backups.start(workload, f"{settings.protocol}/{seed}/store", span_us)
     if changes:

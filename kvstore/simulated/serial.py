@@ -8,7 +8,7 @@ client was told.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from operator import eq, gt, lt, ne
 
@@ -36,13 +36,16 @@ from kvstore.api.model import (
     Range,
     Result,
     Revoke,
+    Transaction,
+    Txn,
+    TxnResult,
     between,
     bounds,
     lease_key,
     move_of,
 )
 from kvstore.api.shard_map import slot_of
-from kvstore.core.audit import APPLIED, FAILED, Write
+from kvstore.core.audit import APPLIED, FAILED, NestedOutcome, Outcome, Write
 from kvstore.simulated.cluster import Executed
 from kvstore.simulated.ruling import Ruled
 from multicast.types import ZERO, Timestamp
@@ -73,24 +76,52 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
             continue
         transaction, name = places[version][0].transaction, places[version][0].id.hex()
         succeeded = all(_holds(compare, values) for compare in transaction.compare)
-        writes, ranges = _run(transaction.success if succeeded else transaction.failure, values, version)
+        truths = bytes(_truths(transaction, values))
+        writes, ranges = _run(_chosen(transaction, values), values, version)
         if ruled.denies(transaction):
-            writes, succeeded = None, False
-        if any(outcome.succeeded != succeeded for outcome in outcomes):
+            writes, succeeded, truths = None, False, b""
+        if any((outcome.succeeded, _truths_of(outcome)) != (succeeded, truths) for outcome in outcomes):
             violations.append(f"{name} took the other branch than its comparisons say at {version}")
         if any((outcome.status == FAILED) != (writes is None) for outcome in outcomes):
             violations.append(f"{name} at {version} is {'im' if writes is None else ''}possible, the journals differ")
         journaled = {write.key: write for outcome in outcomes for write in outcome.writes}
         if not _same(journaled, writes or {}):
             violations.append(f"{name} wrote something else than it says at {version}")
-        for place, right in ranges.items() if version in told and writes is not None else ():
-            if (result := told[version].results[place]) != right:
-                violations.append(f"{name} was told of a range at {version} {result}, not {right}")
+        if version in told and writes is not None:
+            results = list(_each(told[version].results))
+            for place, right in ranges.items():
+                if (result := results[place]) != right:
+                    violations.append(f"{name} was told of a range at {version} {result}, not {right}")
         for key, row in (writes or {}).items():
             values.pop(key, None)
             if row is not None:
                 values[key] = row
     return violations
+
+
+def _chosen(transaction: Transaction | Txn, values: Values) -> Iterator[Operation]:
+    """The operations that run: every comparison is of what was there before."""
+    holds = all(_holds(compare, values) for compare in transaction.compare)
+    for operation in transaction.success if holds else transaction.failure:
+        yield from _chosen(operation, values) if isinstance(operation, Txn) else (operation,)
+
+
+def _truths(transaction: Transaction | Txn, values: Values) -> Iterator[bool]:
+    """Of what is nested in it, as outcomes say them."""
+    for operation in (*transaction.success, *transaction.failure):
+        if isinstance(operation, Txn):
+            yield all(_holds(compare, values) for compare in operation.compare)
+            yield from _truths(operation, values)
+
+
+def _truths_of(outcome: Outcome) -> bytes:
+    return outcome.truths if isinstance(outcome, NestedOutcome) else b""
+
+
+def _each(results: Iterable[OperationResult]) -> Iterator[OperationResult]:
+    """Of the operations that ran."""
+    for result in results:
+        yield from _each(result.results) if isinstance(result, TxnResult) else (result,)
 
 
 def _holds(compare: Compare, values: Values) -> bool:

@@ -22,6 +22,7 @@ from kvstore.api.model import (
     bounds,
     only_reads,
 )
+from kvstore.api.nesting import ran
 from kvstore.core.audit import APPLIED, Write, watch_asked, watch_told
 from kvstore.core.messages import Follow, Followed, Refused
 from kvstore.core.state import Changed
@@ -153,7 +154,7 @@ def _has_changed(operation: Operated) -> bool:
         one.deleted or one.value > 0
         if isinstance(asked, Delete | DeleteRange)
         else isinstance(asked, Put | LeasedPut | Number | Append)
-        for asked, one in zip(branch, result.results, strict=True)
+        for asked, one in ran(transaction, result.succeeded, result.results)
     )
 
 

@@ -15,10 +15,12 @@ PAGE = ROOT / "client_sdk" / "API.md"
 CLIENTS = (
     "AsyncClient", "AsyncTyped", "InteractiveTransaction", "AsyncTypedTransaction", "Session", "Lock", "Election",
 )  # fmt: skip
-OPERATIONS = ("Compare", "Get", "Put", "Delete", "Add", "Min", "Max", "Append", "Range", "DeleteRange", "NoneNewer")
+OPERATIONS = (
+    "Compare", "Get", "Put", "Delete", "Add", "Min", "Max", "Append", "Range", "DeleteRange", "NoneNewer", "Txn",
+)  # fmt: skip
 TOLD = (
-    "KeyValue", "Entry", "Page", "Result", "OperationResult", "Outcome", "Event", "Change", "Update", "Lease",
-    "Timestamp", "Done", "Changed",
+    "KeyValue", "Entry", "Page", "Result", "OperationResult", "TxnResult", "Outcome", "Event", "Change", "Update",
+    "Lease", "Timestamp", "Done", "Changed",
 )  # fmt: skip
 BLOCKING = ("Client", "Typed", "Transaction", "TypedTransaction")
 TYPES = {"Consistency", "MessageId", "Operation", "Operator", "Target", "ZERO"}
@@ -79,7 +81,8 @@ def words(thing: Any) -> str:
 def signature(thing: Any) -> str:
     found = inspect.signature(thing)
     others = [one for name, one in found.parameters.items() if name != "self"]
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(found.replace(parameters=others)))
+    told = str(found.replace(parameters=others)).replace(str(client_sdk.Operation), "Operation")
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", told))
 
 
 def of_class(name: str, kind: type) -> Iterator[str]:

@@ -36,6 +36,8 @@ from client_sdk import (
     Range,
     Transaction,
     TransactionFailed,
+    Txn,
+    TxnResult,
     TypedTransaction,
     Undecodable,
     codecs,
@@ -100,6 +102,41 @@ def test_a_transaction_does_one_branch_at_one_version(store: Client) -> None:
         store.txn(success=[Put("a", "lost"), Add("c", 1)])
     assert store.get("a") == store.txn(success=[Get("a")]).results[0].found
     assert store.txn(success=[Range("", 10), DeleteRange("b"), Range("", count_only=True)]).results[2].value == 2
+
+
+def test_nested_transactions_compare_what_was_there_before_the_whole_one(store: Client) -> None:
+    app = store.namespace("app/")
+    for keys in (store, app):
+        keys.txn(success=[Put("a", "1"), Put("b", "1")])
+        there, gone = Compare("b", "value", "==", "1"), Compare("none", "exists", "==", True)
+        done = keys.txn(
+            [Compare("a", "exists", "==", True)],
+            [
+                Put("b", "outer"),
+                Txn([there], [Get("b"), Txn([gone, there], [Put("a", "wrong")], [Append("a", "2"), Range("", 2)])]),
+                Txn([Compare("b", "value", "==", "outer")], [Delete("a")], [Add("n", 7)]),
+                Get("a"),
+            ],
+            [Txn(failure=[Delete("b")])],
+        )
+        _, first, second, last = done.results
+        assert isinstance(first, TxnResult) and isinstance(second, TxnResult) and done.succeeded
+        assert first.results[0].found is not None and first.results[0].found.value == b"outer"
+        inner = first.results[1]
+        assert isinstance(inner, TxnResult) and first.succeeded and not inner.succeeded and not second.succeeded
+        assert inner.results[0].length == 2 and second.results[0].value == 7
+        assert [one.key for one in inner.results[1].entries] == [b"a", b"b"]
+        assert {one.version for one in inner.results[1].entries} == {done.version}
+        assert last.found is not None and last.found.value == b"12"
+    with pytest.raises(TransactionFailed):
+        store.txn(success=[Put("a", "lost"), Txn([], [Txn([], [Add("b", 1)])])])
+    assert store.get("b").value == b"outer" and store.get("a").value == b"12"
+    with pytest.raises(InvalidRequest, match=r"success\[0\].failure\[0\].key: a key has 1 to 400 bytes"):
+        store.txn(success=[Txn([], [], [Get("")])])
+    with pytest.raises(InvalidRequest, match="the store's own"):
+        store.txn(success=[Txn([], [], [Get(b"\0\0lease/")])])
+    identity, asked = new_id(), [Txn([Compare("c", "exists", "==", False)], [Put("c", "1"), Get("c")])]
+    assert store.txn(success=asked, message_id=identity) == store.txn(success=asked, message_id=identity)
 
 
 def test_ranges_are_read_and_deleted_at_one_instant(store: Client) -> None:

@@ -96,7 +96,8 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("operand: bytes or str or bool or Timestamp, not int", lambda: Compare("k", "value", "==", 1)),
     ("success: list or tuple, not Put", lambda: ALL_KEYS.txn(success=Put("k", "v"))),
     (
-        "success[1]: Get or Put or Delete or Add or Min or Max or Append or Range or DeleteRange or NoneNewer, not str",
+        "success[1]: Get or Put or Delete or Add or Min or Max or Append or Range or DeleteRange or NoneNewer or Txn, "
+        "not str",
         lambda: ALL_KEYS.txn(success=[Get("k"), "k"]),
     ),
     ("compare[0]: Compare, not tuple", lambda: ALL_KEYS.txn([("k", "exists", "==", True)])),

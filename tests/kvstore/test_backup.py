@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore import config, identity
-from kvstore.api.model import CUT, Add, Cut, Get, InvalidTransaction, Operation, Put, Transaction, validate
+from kvstore.api.model import CUT, Add, Cut, Get, InvalidTransaction, Operation, Put, Transaction
+from kvstore.api.validation import validate
 from kvstore.backup import restore, take
 from kvstore.backup.files import MANIFEST, BackupError, Manifest, read_manifest, rows_file, verify, write_manifest
 from kvstore.core.messages import Answered

@@ -32,8 +32,10 @@ from kvstore.api.model import (
     Range,
     Result,
     Transaction,
-    validate,
+    Txn,
+    TxnResult,
 )
+from kvstore.api.validation import validate
 from kvstore.http import errors
 from multicast.types import ZERO, Timestamp
 
@@ -65,7 +67,15 @@ _compares = st.one_of(
     st.builds(Compare, _keys, st.just("create_version"), st.sampled_from(["==", "!="]), _versions),
     st.builds(Compare, _keys, st.just("exists"), st.sampled_from(["==", "!="]), st.booleans()),
 )
-_branch = st.lists(_operations, max_size=4).map(tuple)
+_few = st.lists(_compares, max_size=3).map(tuple)
+_branch = st.lists(
+    st.recursive(
+        _operations,
+        lambda one: st.builds(Txn, _few, st.lists(one, max_size=2).map(tuple), st.lists(one, max_size=2).map(tuple)),
+        max_leaves=4,
+    ),
+    max_size=4,
+).map(tuple)
 _int64 = st.integers(-(2**63), 2**63 - 1)
 _found = st.builds(KeyValue, _keys, _values, _versions, _created, _leases)
 
@@ -77,6 +87,10 @@ def _answered(draw: st.DrawFn) -> tuple[Transaction, Result]:
     succeeded = draw(st.booleans())
 
     def result_of(operation: Operation) -> OperationResult:
+        if isinstance(operation, Txn):
+            holds = draw(st.booleans())
+            branch = operation.success if holds else operation.failure
+            return TxnResult(succeeded=holds, results=tuple(map(result_of, branch)))
         if isinstance(operation, Get):
             found = draw(st.none() | st.builds(KeyValue, st.just(operation.key), _values, _versions, _created, _leases))
             return OperationResult(found=found)
@@ -100,9 +114,16 @@ def same(a: Any, b: Any) -> bool:
     return msgspec.msgpack.encode(a) == msgspec.msgpack.encode(b)
 
 
-@given(st.builds(Transaction, st.lists(_compares, max_size=3).map(tuple), _branch, _branch), _forms)
+@given(st.builds(Transaction, _few, _branch, _branch), _forms)
 def test_the_server_reads_the_transaction_that_was_meant(transaction: Transaction, form: Form) -> None:
     assert same(codec.parse_transaction(codec.transaction_body(transaction, form), form), transaction)
+
+
+def nested(levels: int, op: str = "get") -> dict[str, Any]:
+    inner = {"op": op, "key": "k"}
+    for _ in range(levels):
+        inner = {"op": "txn", "success": [inner]}
+    return {"success": [inner]}
 
 
 @given(_answered(), _forms)
@@ -287,6 +308,14 @@ def test_how_a_problem_stands_on_the_wire() -> None:
         ({"success": [{"op": "get", "key_b64": "Y!=="}]}, "success[0].key_b64", "Invalid base64"),
         ({"success": [{"op": "range", "prefix": "a", "prefix_b64": "YQ=="}]}, "success[0].prefix", "not both"),
         ({"success": [{"op": "range", "limit": 1001}]}, "success[0].limit", "from 1 to 1000"),
+        ({"failure": [{"op": "txn", "success": [{"op": "puts"}]}]}, "failure[0].success[0].op", "did you mean 'put'?"),
+        ({"failure": [{"op": "txn", "sucess": []}]}, "failure[0].sucess", "did you mean 'success'?"),
+        ({"success": [{"op": "txn", "failure": [{"op": "get"}]}]}, "success[0].failure[0].key", "give key or key_b64"),
+        ({"success": [{"op": "txn", "success": 7}]}, "success[0].success", "Expected"),
+        (nested(9), "success[0]." * 9 + "op", "at most 8 deep"),
+        (nested(450), "body", "at most 8 deep"),
+        (nested(450, "puts"), "body", "at most 8 deep"),
+        (b'{"success":[{"op":"txn","success":[' * 50_000, "body", "not JSON"),
     ],
 )
 def test_a_malformed_transaction_is_refused_by_name(body: Any, field: str, says: str) -> None:

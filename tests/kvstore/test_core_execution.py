@@ -27,7 +27,8 @@ from kvstore.api.model import (
     Transaction,
 )
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, encode_bundle, encode_transaction
-from kvstore.core.execution import Execution, LocalPlan, merge_results, vote
+from kvstore.core.execution import Execution, merge_results, vote
+from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO, AppMessage, Timestamp
@@ -177,7 +178,7 @@ def test_ranges_find_what_is_there_on_any_number_of_shards(stored, operations):
     for shard, store in enumerate(shards):
         plan = LocalPlan(Transaction(success=tuple(operations)), lambda k, s=shard: stored.get(k, False) == s)
         execution = Execution(store, NOW)
-        execution.run(plan.success)
+        execution.run(plan.course(True))
         told.append(execution.results)
         alone.writes |= execution.writes
     for operation, result in zip(operations, merge_results(tuple(operations), told), strict=True):

@@ -24,8 +24,9 @@ from kvstore.api.shard_map import ranges_of, slot_of
 from kvstore.core import leases as measuring
 from kvstore.core.audit import APPLIED, FAILED, Given, MovedRow
 from kvstore.core.bundles import decode_bundle, decode_transaction
-from kvstore.core.execution import Execution, LocalPlan, vote
+from kvstore.core.execution import Execution, vote
 from kvstore.core.messages import Vote
+from kvstore.core.plans import LocalPlan
 from kvstore.simulated.runner import Settings, run_seed
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
@@ -147,7 +148,7 @@ def test_a_key_that_is_attached_in_a_revoking_transaction_goes_too() -> None:
     store.write(lease_key(mine), Lease(1000).encode(), NOW)
     execution = Execution(store, NOW)
     plan = LocalPlan(Transaction(success=(LeasedPut(b"a", b"v", mine), Revoke(mine, (slot_of(b"a"),)))))
-    execution.run(plan.success)
+    execution.run(plan.course(True))
     assert execution.writes == {b"a": None, lease_key(mine): None}
 
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.api.model import Add, Compare, DeleteRange, Put, Transaction
-from kvstore.core.execution import LocalPlan
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import Part
+from kvstore.core.plans import LocalPlan
 from multicast.types import AppMessage, Timestamp
 
 KEYS = [b"a", b"b", b"c"]
@@ -73,7 +73,7 @@ def may_signal(earlier: list[Entry], m: Entry, signal_at_delivery: bool) -> bool
     untouched = not any(
         may_write(w.plan.transaction) & votes_depend_on(v.plan.transaction) for w in writing for v in voting
     )
-    if any(isinstance(op, DeleteRange) for i in voting for _, op in (*i.plan.success, *i.plan.failure)):
+    if any(isinstance(op, DeleteRange) for i in voting for _, op in i.plan.every_operation()):
         untouched = not earlier
     return (subset or signal_at_delivery) and untouched
 

@@ -196,10 +196,10 @@ def test_a_replay_that_gives_another_state_stops_the_replica():
     ("payload", "text"),
     [
         (
-            msgspec.msgpack.encode([5, [[], [], []]]),
-            "format 5 was ordered and this program knows 4; use a newer release",
+            msgspec.msgpack.encode([6, [[], [], []]]),
+            "format 6 was ordered and this program knows 5; use a newer release",
         ),
-        (msgspec.msgpack.encode([5, {"new": 1}]), "format 5 was ordered"),
+        (msgspec.msgpack.encode([6, {"new": 1}]), "format 6 was ordered"),
         (msgspec.msgpack.encode([2, {"new": 1}]), "not a bundle"),
         (msgspec.msgpack.encode([2, [[bytes(16), {"new": 1}]]]), "not a bundle"),
         (b"\xc1", "not a bundle"),

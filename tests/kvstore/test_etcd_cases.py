@@ -151,6 +151,19 @@ def test_all_comparisons_must_hold_and_one_branch_runs_as_a_whole(store: Store) 
     assert failed.status == 422 and store.get("user1").body == b"good", "all or nothing"
 
 
+def test_a_nested_transaction_compares_the_state_before_the_whole_one(store: Store) -> None:
+    """In etcd, too, all comparisons on the way are evaluated before anything is applied."""
+    store.done([put("nest/a", "1")])
+    absent = {"key": "nest/b", "target": "exists", "op": "==", "value": False}
+    inner = {"op": "txn", "compare": [absent], "success": [get("nest/b")], "failure": [put("nest/b", "wrong")]}
+    done = store.done([put("nest/b", "2"), inner])
+    told = done["results"][1]
+    assert told["succeeded"] and told["results"][0]["value"] == "2", "it sees what was written before it"
+    again = store.done([inner, {"op": "delete", "key": "nest/a"}])
+    assert not again["results"][0]["succeeded"] and again["results"][1]["deleted"]
+    assert store.get("nest/b").body == b"wrong"
+
+
 def test_a_key_may_be_written_twice_in_a_transaction_which_etcd_refuses(store: Store) -> None:
     store.done([put("twice", "1"), put("twice", "2")])
     assert store.get("twice").body == b"2"

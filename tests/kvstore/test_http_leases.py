@@ -7,8 +7,9 @@ import json
 import pytest
 
 from kvstore.api.model import Put, Result, Transaction, lease_key
-from kvstore.core.execution import Execution, LocalPlan, merge_results, vote
+from kvstore.core.execution import Execution, merge_results, vote
 from kvstore.core.messages import Answered
+from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import MessageId, Timestamp
@@ -37,7 +38,7 @@ class Shard:
         if found.success_failure:
             return Result(True, version, (), found.success_failure)
         execution = Execution(self.store, version)
-        execution.run(plan.success if found.holds else plan.failure)
+        execution.run(plan.course(found.holds))
         for key, value in execution.writes.items():
             self.store.write(key, value, version, lease=execution.leases.get(key, b""))
         branch = transaction.success if found.holds else transaction.failure

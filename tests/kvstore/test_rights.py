@@ -36,6 +36,7 @@ from kvstore.api.model import (
     Revoke,
     Rule,
     Transaction,
+    Txn,
     lease_key,
 )
 from kvstore.api.rights import MadeToken, Permission, PermissionJson, Role, RoleJson, Token
@@ -104,6 +105,10 @@ EXISTS = (Compare(b"a/1", "exists", "==", True),)
         ((READ,), by_ann(Append(b"a/1", b"v")), "write"),
         ((READ, WRITE), by_ann(Add(b"a/1", 1), Append(b"a/1", b"v"), compare=EXISTS), None),
         ((READ, WRITE), Transaction((), (), (Put(b"b", b"v"),), "ann"), "write"),
+        ((READ, WRITE), by_ann(Txn(EXISTS, (Put(b"a/1", b"v"),), (Txn((), (Get(b"a/2"),)),))), None),
+        ((READ, WRITE), by_ann(Txn(EXISTS, (), (Txn((), (Put(b"b", b"v"),)),))), "write"),
+        ((WRITE,), by_ann(Txn(EXISTS, (Put(b"a/1", b"v"),))), "read"),
+        ((WRITE,), by_ann(Txn((), (), (Txn((), (DeleteRange(b""),)),))), "write"),
         ((Permission("read"), Permission("write")), by_ann(*CUT.success), "admin"),
         ((Permission("read"), Permission("write")), by_ann(Move(0, 1, ((0, 1),))), "admin"),
         ((Permission("read"), Permission("write")), by_ann(Rule(b"role/some", b"")), "admin"),

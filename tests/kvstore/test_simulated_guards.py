@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from kvstore.api.model import NoneNewer, Operation, OperationResult, Put, Range, Transaction
-from kvstore.core import execution
+from kvstore.core import execution, plans
 from kvstore.core.execution import Execution
 from kvstore.simulated import ranging
 from kvstore.simulated.clients import Operated
@@ -80,6 +80,6 @@ def blind(self: Execution, operation: NoneNewer) -> OperationResult:
 def test_a_planted_omission_is_found(planted: str, first: int) -> None:
     """first: a seed that has found it, which is tried before all others."""
     blinded = patch.dict(execution._RUN, {NoneNewer: blind})
-    early = patch.object(execution, "_REACHING", tuple(k for k in execution._REACHING if k is not NoneNewer))
+    early = patch.object(plans, "_REACHING", tuple(k for k in plans._REACHING if k is not NoneNewer))
     with blinded if planted == "nobody looks" else early:
         assert any(violations(range(seed, seed + 1))[0] for seed in (first, *range(100)))

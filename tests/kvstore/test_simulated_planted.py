@@ -11,6 +11,7 @@ from tests.planted.bounds import PLANTED_IN_STORE as BOUNDS
 from tests.planted.leases import PLANTED_IN_STORE as LEASES
 from tests.planted.moves import GROWING
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
+from tests.planted.nested import PLANTED_IN_STORE as NESTED
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
 from tests.planted.reads_led import PLANTED_IN_STORE as READS_LED
 from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
@@ -45,7 +46,7 @@ CHECKS = {
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES, *READS_LED, *OF_RULES, *BOUNDS)  # fmt: skip
+       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

@@ -20,8 +20,10 @@ from tests.planted import (
     SEEDS_MAX,
     Planted,
     backups,
+    bounds,
     leases,
     moves,
+    nested,
     past,
     reads_led,
     rights,
@@ -79,6 +81,8 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "leases", leases.PLANTED_IN_STORE
     yield "rights", rights.PLANTED_IN_STORE
     yield "watches", watches.PLANTED_IN_STORE
+    yield "bounds", bounds.PLANTED_IN_STORE
+    yield "nested", nested.PLANTED_IN_STORE
 
 
 def main() -> None:

@@ -27,14 +27,12 @@ class LostRoleRaises(Rights):
     """Whoever has a role that is no more stops the shard."""
 
 
-@rewrite(
-    "denied", "for operation in (*transaction.success, *transaction.failure):", "for operation in transaction.success:"
-)
+@rewrite("denied", "for operation in operations_of(transaction):", "for operation in transaction.success:")
 class FailureUnchecked(Rights):
     """What a transaction does if its comparisons do not hold is allowed to all."""
 
 
-@rewrite("denied", "for compare in transaction.compare:", "for compare in ():")
+@rewrite("denied", "for compare in compares_of(transaction):", "for compare in ():")
 class ComparisonsUnchecked(Rights):
     """Comparisons tell of keys that the client may not read."""
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from kvstore.core.bundler import Bundler
 from kvstore.core.clients import Clients
-from kvstore.core.execution import Execution, LocalPlan
+from kvstore.core.execution import Execution
 from kvstore.core.log import Item, Log
+from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Requests, Waiting
 from kvstore.core.signals import Signals
@@ -126,7 +127,7 @@ class FallibleNotWaitedFor(Log):
 @rewrite(
     "append",
     "entry.written_keys |= item.plan.written_keys()",
-    "entry.written_keys |= {op.key for _, op in item.plan.success if hasattr(op, 'key')}",
+    "entry.written_keys |= {op.key for _, op in item.plan.course(True) if hasattr(op, 'key')}",
 )
 class FailureBranchWritesNothing(Log):
     """A vote is read though the failure branch of an earlier transaction may write the key."""
@@ -167,7 +168,7 @@ class OwnWritesUnread(Execution):
     """A transaction does not read what it has written."""
 
 
-@rewrite("condition_keys", "for branch in (self.success, self.failure):", "for branch in (self.success,):")
+@rewrite("condition_keys", "for _, op in self.every_operation():", "for _, op in self.course(True):")
 class FailureBranchNeedsNothing(LocalPlan):
     """The failure branch's additions decide no vote."""
 

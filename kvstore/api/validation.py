@@ -1,0 +1,197 @@
+"""The limits of a transaction: what is checked of one before anything is ordered. Pure; shared by server and SDK."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from kvstore.api.model import (
+    FALLIBLE,
+    INT64_MAX,
+    INT64_MIN,
+    KEY_BYTES_MAX,
+    LEASE_ID_BYTES,
+    LEASED,
+    NESTING_MAX,
+    NUMBERS,
+    OPERATIONS_MAX,
+    OPERATORS,
+    RANGE_KEYS_MAX,
+    RANGES,
+    SCAN_LIMIT_MAX,
+    SCANNED_KEYS_MAX,
+    SLOTS,
+    TARGETS,
+    VALUE_BYTES_MAX,
+    WAYS_MAX,
+    Add,
+    Append,
+    Compare,
+    Cut,
+    DeleteRange,
+    InvalidTransaction,
+    LeasedPut,
+    Move,
+    NoneNewer,
+    Operation,
+    Put,
+    Range,
+    Revoke,
+    Rule,
+    Simple,
+    Transaction,
+    Txn,
+    each,
+    has_nested,
+    nested_in,
+    operations_of,
+)
+from multicast.types import Timestamp
+
+
+def _check_key(key: bytes) -> None:
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise InvalidTransaction("key", f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
+
+
+def _check_value(value: bytes) -> None:
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidTransaction("value", f"a value has at most {VALUE_BYTES_MAX} bytes, this one {len(value)}")
+
+
+def _check_operation(operation: Simple) -> None:
+    if type(operation) is Put or type(operation) is Append:  # nearly always, hence first
+        _check_key(operation.key)
+        _check_value(operation.value)
+        return
+    if isinstance(operation, RANGES):
+        _check_range(operation)
+        return
+    if isinstance(operation, Cut):
+        raise InvalidTransaction("op", "a cut stands alone in its transaction")
+    if isinstance(operation, Move):
+        raise InvalidTransaction("op", "a move stands alone in its transaction")
+    if isinstance(operation, Rule):
+        raise InvalidTransaction("op", "a rule stands alone in its transaction")
+    if isinstance(operation, LEASED) and len(operation.lease) != LEASE_ID_BYTES:
+        raise InvalidTransaction("lease", "an id has 16 bytes")
+    if isinstance(operation, Revoke):
+        return
+    _check_key(operation.key)
+    if isinstance(operation, LeasedPut):
+        _check_value(operation.value)
+    elif isinstance(operation, NUMBERS):
+        name = "delta" if isinstance(operation, Add) else "value"
+        if not INT64_MIN <= getattr(operation, name) <= INT64_MAX:
+            raise InvalidTransaction(name, "not a signed 64-bit integer")
+
+
+def _check_range(operation: Range | DeleteRange | NoneNewer) -> None:
+    for name in ("prefix", "start", "end", "after"):
+        if len(getattr(operation, name, b"")) > KEY_BYTES_MAX:
+            raise InvalidTransaction(name, f"at most {KEY_BYTES_MAX} bytes")
+    if isinstance(operation, Range):
+        if not 1 <= operation.limit <= SCAN_LIMIT_MAX:
+            raise InvalidTransaction("limit", f"from 1 to {SCAN_LIMIT_MAX}, not {operation.limit}")
+        if operation.keys_only and operation.count_only:
+            raise InvalidTransaction("count_only", "give keys_only or count_only, not both")
+
+
+def _scanned(branch: tuple[Operation, ...]) -> int:
+    """How many keys its ranges may look at, in one shard."""
+    nested = sum([max(_scanned(op.success), _scanned(op.failure)) for op in branch if isinstance(op, Txn)])
+    ranges = [op for op in branch if isinstance(op, RANGES)]
+    return nested + sum([op.limit if isinstance(op, Range) and not op.count_only else RANGE_KEYS_MAX for op in ranges])
+
+
+def _check_compare(compare: Compare) -> None:
+    _check_key(compare.key)
+    if compare.target not in TARGETS:
+        raise InvalidTransaction("target", f"one of {', '.join(TARGETS)}, not {compare.target!r}")
+    if compare.op not in OPERATORS:
+        raise InvalidTransaction("op", f"one of {' '.join(OPERATORS)}, not {compare.op!r}")
+    operand: Any = compare.operand
+    if compare.target == "exists":
+        if type(operand) is not bool:
+            raise InvalidTransaction("value", "true or false")
+        if compare.op not in ("==", "!="):
+            raise InvalidTransaction("op", "existence is compared with == or !=")
+    elif compare.target in ("version", "create_version"):
+        if not isinstance(operand, Timestamp):
+            raise InvalidTransaction("value", "a version")
+    else:
+        if type(operand) is not bytes:
+            raise InvalidTransaction("value", "a value")
+        _check_value(operand)
+
+
+def _check_move(move: Move) -> None:
+    if move.source == move.target:
+        raise InvalidTransaction("target", "slots are moved from one shard to another one")
+    after = -1
+    for first, last in move.slots:
+        if not after < first <= last < SLOTS:
+            raise InvalidTransaction("slots", f"rising ranges from 0 to {SLOTS - 1}, not {first}-{last}")
+        after = last
+
+
+def validate(transaction: Transaction) -> None:
+    """Check every limit, before anything is ordered. InvalidTransaction names the first field that breaks one."""
+    count = len(transaction.compare) + len(transaction.success) + len(transaction.failure)
+    nested = has_nested(transaction)
+    if nested:
+        _check_depth(transaction, 0)
+        count += sum([len(txn.compare) + len(txn.success) + len(txn.failure) for txn in nested_in(transaction)])
+    if count > OPERATIONS_MAX:
+        raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
+    if count == 0:
+        raise InvalidTransaction("transaction", "it has no comparison and no operation")
+    if count == 1 and transaction.success:
+        operation = transaction.success[0]
+        if isinstance(operation, Move):
+            _check_move(operation)
+        elif not isinstance(operation, (Cut, Rule)):  # and no range alone sees more than SCANNED_KEYS_MAX
+            _check_parts(transaction)
+        return
+    _check_parts(transaction)
+    if nested and any([isinstance(op, FALLIBLE) for op in operations_of(transaction)]):
+        ways = _ways(transaction)
+        if ways > WAYS_MAX:
+            told = f"with operations that can fail it may end in at most {WAYS_MAX} ways, not {ways}"
+            raise InvalidTransaction("transaction", told)
+    for name, branch in (("success", transaction.success), ("failure", transaction.failure)):
+        if (nested or len(branch) > SCANNED_KEYS_MAX // RANGE_KEYS_MAX) and _scanned(branch) > SCANNED_KEYS_MAX:
+            raise InvalidTransaction(name, f"its ranges may see more than {SCANNED_KEYS_MAX} keys")
+
+
+def _check_depth(transaction: Transaction | Txn, depth: int) -> None:
+    def check(operation: Operation) -> None:
+        if isinstance(operation, Txn):
+            if depth == NESTING_MAX:
+                raise InvalidTransaction("op", f"transactions nest at most {NESTING_MAX} deep")
+            _check_depth(operation, depth + 1)
+
+    each("success", check, transaction.success)
+    each("failure", check, transaction.failure)
+
+
+def _check_parts(transaction: Transaction | Txn) -> None:
+    if transaction.compare:
+        each("compare", _check_compare, transaction.compare)
+    if transaction.success:
+        each("success", _check_part, transaction.success)
+    if transaction.failure:
+        each("failure", _check_part, transaction.failure)
+
+
+def _check_part(operation: Operation) -> None:
+    if isinstance(operation, Txn):
+        _check_parts(operation)
+    else:
+        _check_operation(operation)
+
+
+def _ways(transaction: Transaction | Txn) -> int:
+    """In how many ways it can end, without effect not counted."""
+    branches = transaction.success, transaction.failure
+    return sum([prod([_ways(op) for op in branch if isinstance(op, Txn)]) for branch in branches])
