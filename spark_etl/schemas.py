@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -51,6 +51,7 @@ _COLUMN_TYPES: dict[str, DataType] = {
     "timestamp": BinaryType(),
     "status": IntegerType(),
     "succeeded": BooleanType(),
+    "truths": BinaryType(),
     "effect": BooleanType(),
     "content": BinaryType(),
     "bundle": BinaryType(),
@@ -95,8 +96,9 @@ TABLES: dict[str, tuple[str, ...]] = {
         "installed_from",
     ),
     # A replica's account of one transaction on its shard. index: its place in its bundle; timestamp: the bundle's;
-    # message: its id, of format 1, else null. effect: applied, and something was written. Of the whole bundle, at index
-    # 0 only: content, a digest of all but the state digest, equal for equal accounts; bundle, one of the ids in order.
+    # message: its id, of format 1, else null. truths: of nested transactions (`kvstore.api.nesting`), empty where there
+    # are none. effect: applied, and something was written. Of the whole bundle, at index 0 only: content, a digest of
+    # all but the state digest, equal for equal accounts; bundle, one of the ids in order.
     "outcomes": (
         *_PLACE,
         "position",
@@ -108,6 +110,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         "at",
         "status",
         "succeeded",
+        "truths",
         "effect",
         "content",
         "bundle",

@@ -227,7 +227,8 @@ def _journals(part: _Part, shape: Shape, names: pa.Array) -> Iterator[tuple[str,
     kept = pa.array(part.position % DIGEST_EVERY == 0)
     digest = _binary(_mixed(part.shard, part.position))
     outcome = common | {
-        "gts": version, "index": 0, "timestamp": gts, "status": APPLIED, "succeeded": True, "effect": True,
+        "gts": version, "index": 0, "timestamp": gts, "status": APPLIED, "succeeded": True, "truths": b"",
+        "effect": True,
         "content": _binary(_mixed(part.number, part.shard + 1)), "bundle": _binary(_mixed(part.number)),
         "state_digest": _if(kept, digest), "reason": "",
     }  # fmt: skip

@@ -14,7 +14,7 @@ from spark_etl.certify.arrays import all_differ, codes, halves, numbers, of_grou
 from spark_etl.certify.log import TAKEN
 
 ENTRIES = ("gts", "id", "expired", "destinations", "origin")
-OUTCOMES = ("position", "index", "id", "gts", "status", "succeeded", "effect", "bundle")
+OUTCOMES = ("position", "index", "id", "gts", "status", "succeeded", "truths", "effect", "bundle")
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -56,6 +56,7 @@ class Transactions(NamedTuple):
     live: np.ndarray
     effect: np.ndarray
     succeeded: np.ndarray
+    truths: pa.Array
     accounts: list[np.ndarray]
 
 
@@ -170,8 +171,10 @@ def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
     for values, what in ((status, "statuses"), (carrier, "messages")):
         trust(values[taken] == values[own], f"different {what} of one transaction")
     applied_rows = taken & (status == APPLIED)
-    succeeded = numbers(table["succeeded"]).astype(bool)
+    succeeded, truths = numbers(table["succeeded"]).astype(bool), whole(table["truths"])
     trust(succeeded[applied_rows] == succeeded[place][tid[applied_rows]], "different branches")
+    which = np.asarray(truths.dictionary_encode().indices)
+    trust(which[applied_rows] == which[place][tid[applied_rows]], "different branches of nested transactions")
     accounted, alive, applied = (
         of_groups(tid[where], bit[where], count, np.bitwise_or, 0) for where in (slice(None), taken, applied_rows)
     )
@@ -183,7 +186,8 @@ def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
     return Transactions(
         ids[place], gts[place], carrier[place], expected,
         found.delivered[carrier[place]] | accounted, applied, expected & accounted & ~alive, is_live, effect,
-        succeeded[place], np.split(tid, np.cumsum([log.outcomes.num_rows for log in logs])[:-1]),
+        succeeded[place], truths.take(pa.array(place)),
+        np.split(tid, np.cumsum([log.outcomes.num_rows for log in logs])[:-1]),
     )  # fmt: skip
 
 

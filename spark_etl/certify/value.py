@@ -48,13 +48,16 @@ def certify(
     told = pick(ops.history["told"], ops.end[wanted]).to_pylist()
     integer = pc.if_else(pa.array(integers[wanted]), value.take(pa.array(wanted)), pa.scalar(None, value.type))
     succeeded = ops.said("succeeded").fill_null(False).to_pylist()
+    truths = pick(found.truths, at.row[wanted]).to_pylist()
     written = [dict(zip(("key", "value", "digested", "deleted"), row, strict=True)) for row in zip(
         *(writes[c].to_pylist() for c in ("key", "value", "digested", "deleted")), strict=True)]  # fmt: skip
     count, wrong = 0, []
-    for op, asked, answer, read in zip(wanted.tolist(), rows, told, integer.to_pylist(), strict=True):
+    each = zip(wanted.tolist(), rows, told, integer.to_pylist(), truths, strict=True)
+    for op, asked, answer, read, nested in each:
         ran = bool(found.succeeded[at.row[op]]) if at.row[op] >= 0 else succeeded[op]
         row = {
             "id": None, "gts": None, "f": None, "file": None, "asked": asked, "told": answer, "value": read, "ran": ran,
+            "truths": nested,
             "seen": seen.get(op), "wrote": [written[n] for n in wrote.get(op, ())],
         }  # fmt: skip
         outcome = list(replayed(row))

@@ -58,6 +58,7 @@ def placed(operations: DataFrame, steps: DataFrame, places: DataFrame, shards: l
         F.concat(base, turn, "id").alias("gts"), F.lit(None).cast("binary").alias("message"),
         F.array("shard").alias("destinations"), bit.alias("expected"), bit.alias("applied"),
         F.lit(True).alias("live"), F.lit(APPLIED).alias("status"), "succeeded",
+        F.lit(b"").alias("truths"),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -79,31 +79,68 @@ def compare(
     succeeded: bool,
     seen: Mapping[str, Seen],
     writes: Mapping[str, str | None],
+    truths: bytes = b"",
 ) -> list[Mismatch]:
     """What of one transaction is not as it must be. asked, told: JSON of the history, or None. read: integers that the
-    history says were read. succeeded: the branch that the journals say ran. seen, writes: by key, from the journals."""
+    history says were read. succeeded: the branch that the journals say ran; truths: of its nested transactions, as
+    `kvstore.api.nesting` has them. seen, writes: by key, from the journals."""
     found = [] if read is None else list(_integers(read, seen))
     if asked is None:
         return found
     question = json.loads(asked)
-    holds = _branch(question.get("compare", ()), seen)
-    if holds is not None and holds != succeeded:
-        why = f"the journals say that it ran its {_name(succeeded)} branch, but by what it read it is the"
-        why += f" {_name(holds)} branch"
+    nested = list(_nested(question))
+    if len(nested) != len(truths):
+        why = f"the journals tell of {len(truths)} nested transactions, and {len(nested)} were asked for"
         return [*found, Mismatch("not-as-asked", "", None, why)]
+    for number, (one, truth) in enumerate(zip((question, *nested), (succeeded, *truths), strict=True)):
+        holds = _branch(one.get("compare", ()), seen)
+        if holds is not None and holds != bool(truth):
+            what = f"of its nested transaction {number} the" if number else "it ran its"
+            why = f"the journals say that {what} {_name(bool(truth))} branch, but by what it read it is the"
+            return [*found, Mismatch("not-as-asked", "", None, f"{why} {_name(holds)} branch")]
     again = Replay(seen)
     answers = json.loads(told) if told is not None else None
-    branch = question.get("success" if succeeded else "failure", ())
-    for at, words in enumerate(branch):
+    for words, said in _course(question, succeeded, iter(truths), answers):
+        if words[0] == "txn":
+            if isinstance(said, bool):
+                why = f"its client was told that a nested transaction ran its {_name(said)} branch, the journals differ"
+                found.append(Mismatch("value-mismatch", "", None, why))
+            continue
         right = again.run(*words)
         if answers is not None and not (found and words[0] == "get"):
-            found += _answer(words[0], words[1], answers[at] if at < len(answers) else None, right)
+            found += _answer(words[0], words[1], said, right)
     for key in sorted({*again.writes, *writes}):
         made, said = again.writes.get(key, UNCHANGED), writes.get(key, UNCHANGED)
         attached = again.revokes and made == UNCHANGED and said is None
         if made is not UNKNOWN and not attached and not same(made, said):
             found.append(_wrote(key, said, made))
     return found
+
+
+def _nested(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """All nested transactions, as they stand."""
+    for words in (*asked.get("success", ()), *asked.get("failure", ())):
+        if words[0] == "txn":
+            yield words[1]
+            yield from _nested(words[1])
+
+
+def _course(
+    asked: Mapping[str, Any], holds: bool, truths: Iterator[int], told: Sequence[Any] | None, runs: bool = True
+) -> Iterator[tuple[Sequence[Any], Any]]:
+    """What runs, and what its client was told of it; of a nested transaction only which branch, and that only if it is
+    another one than ran. told: of its branch."""
+    for name, chosen in (("success", holds), ("failure", not holds)):
+        for at, words in enumerate(asked.get(name, ())):
+            said = told[at] if told is not None and runs and chosen and at < len(told) else None
+            if words[0] == "txn":
+                inner = bool(next(truths))
+                if isinstance(said, list) and said[0] is not inner:
+                    yield words, said[0]
+                    said = None
+                yield from _course(words[1], inner, truths, said and said[1:], runs and chosen)
+            elif runs and chosen:
+                yield words, said
 
 
 def _name(succeeded: bool) -> str:

@@ -142,6 +142,7 @@ def _disagreement(disputed: DataFrame, column: str, name: str, what: str) -> Dat
 
 def _branches(transactions: DataFrame) -> DataFrame:
     status, branch = F.col("status") != F.col("status_max"), F.col("succeeded") != F.col("succeeded_max")
+    branch |= F.col("truths") != F.col("truths_max")
     called = F.array_distinct(F.transform("fates", lambda one: one["version"]))
     apart = violations(
         transactions.where(F.size("fates") > F.size(called)),
@@ -168,7 +169,8 @@ def _effects(transactions: DataFrame, status: Column, branch: Column) -> DataFra
             ),
         ).otherwise(
             text(
-                "transaction {} (version {}) ran its success branch at one replica and its failure branch at another",
+                "transaction {} (version {}), or what is nested in it, ran its success branch at one replica and its"
+                " failure branch at another",
                 id_text(F.col("id")), version_text(F.col("gts")),
             )
         ),

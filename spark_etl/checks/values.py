@@ -34,7 +34,7 @@ def compare(
     integers = F.col("f").isin(*READERS) & (F.col("type") == "ok") & F.col("value").isNotNull()
     asked = operations.where(F.col("asked").isNotNull() | integers)
     asked = asked.withColumn("value", F.when(integers, F.col("value")))
-    ran = transactions.where(whole).select("id", "gts", F.col("succeeded").alias("ran"))
+    ran = transactions.where(whole).select("id", "gts", F.col("succeeded").alias("ran"), "truths")
     asked = asked.select("id", "f", "file", "asked", "told", "value").join(ran, "id")
     versions = writes.select(
         "key", F.col("gts").alias("version"), "value", "digested", "deleted", F.lit(True).alias("known")
@@ -60,8 +60,9 @@ def replayed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     seen = {_key(one): replay.Seen(_before(one), _version(one["version"])) for one in row["seen"] or ()}
     writes = {_key(one): _text(one) for one in row["wrote"] or ()}
     read = None if row["value"] is None else dict(row["value"])
+    truths = bytes(row["truths"] or b"")
     try:
-        found = replay.compare(row["asked"], row["told"], read, bool(row["ran"]), seen, writes)
+        found = replay.compare(row["asked"], row["told"], read, bool(row["ran"]), seen, writes, truths)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return  # nothing that a client of ours writes: not compared
     base = {"id": row["id"], "gts": row["gts"], "f": row["f"], "file": row["file"]}

@@ -26,7 +26,8 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
 
     Columns: replica, shard, position; of the delivery: offset, id, gts (of the message), expired, destinations, origin,
     single; of the account: outcome_message (format 1), outcome_gts (the message's, by this account), outcome_offset,
-    content, bundle, state_digest; of a transaction: index, transaction (id), version, status, succeeded, effect.
+    content, bundle, state_digest; of a transaction: index, transaction (id), version, status, succeeded, truths,
+    effect.
     Without an account the transactions of a delivery are not known (null), but for a single one of format 1; version is
     that of its first.
     live: delivered, and neither expired nor, in format 1, a second message under a used id, by this replica's account
@@ -41,7 +42,7 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
         "replica", "shard", "position", F.col("offset").alias("outcome_offset"),
         F.col("timestamp").alias("outcome_gts"), F.col("message").alias("outcome_message"),
         F.col("id").alias("transaction"), F.col("gts").alias("version"),
-        "index", "status", "succeeded", "effect", "content", "bundle", "state_digest",
+        "index", "status", "succeeded", "truths", "effect", "content", "bundle", "state_digest",
     )  # fmt: skip
     mismatch = (F.col("status") == MISMATCH) & F.col("message").isNotNull()
     second = outcomes.where(mismatch).select(
@@ -178,10 +179,11 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
     REPEATED, EXPIRED or MISMATCH. Columns: id; message, destinations, gts (its version, smallest) and gts_max, over
     those where it was taken (over all, if it never was); delivered, applied: shards, as bits, that delivered it, that
     applied it; expected: its destinations as bits; void: those of them whose accounts have it, but never as taken;
-    effect: it wrote something somewhere; status and status_max, succeeded and succeeded_max: over accounts that took
-    it; live: somebody took it; fates: each version with what it was called there, 0: new; again: shards, as bits, that
-    call it REPEATED, and did not take it; repeated, mismatch: the smallest version so called; lapsed, kept: the
-    smallest one that is EXPIRED though its message is not, the greatest one that is not EXPIRED.
+    effect: it wrote something somewhere; status and status_max, succeeded and succeeded_max, truths and truths_max:
+    over accounts that took it; live: somebody took it; fates: each version with what it was called there, 0: new;
+    again: shards, as bits, that call it REPEATED, and did not take it; repeated, mismatch: the smallest version so
+    called; lapsed, kept: the smallest one that is EXPIRED though its message is not, the greatest one that is not
+    EXPIRED.
     """
     taken, status = F.col("taken"), F.col("status")
     applied = taken & (status == APPLIED)
@@ -209,6 +211,8 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
             F.max(F.when(taken, status)).alias("status_max"),
             F.min(F.when(applied, F.col("succeeded"))).alias("succeeded"),
             F.max(F.when(applied, F.col("succeeded"))).alias("succeeded_max"),
+            F.min(F.when(applied, F.col("truths"))).alias("truths"),
+            F.max(F.when(applied, F.col("truths"))).alias("truths_max"),
             F.max("taken").alias("live"),
             F.collect_set(F.when(fate.isNotNull(), F.struct("version", fate.alias("fate")))).alias("fates"),
             F.coalesce(F.bit_or(F.when(status == REPEATED, F.col("bit"))), none).alias("again"),

@@ -119,7 +119,8 @@ def _content(account: audit.Outcomes) -> bytes:
     """Equal for equal accounts of a bundle, whatever order reads and writes are kept in."""
     told = [
         (o.id, o.status, o.succeeded, sorted(o.reads, key=lambda r: r.key), sorted(o.writes, key=lambda w: w.key),
-         *([o.given] if isinstance(o, audit.MoveOutcome) else ()))
+         *([o.given] if isinstance(o, audit.MoveOutcome) else ()),
+         *([o.truths] if isinstance(o, audit.NestedOutcome) and o.truths else ()))
         for o in account.outcomes
     ]
     return hashlib.blake2b(_encode((account.timestamp, told)), digest_size=16).digest()
@@ -201,8 +202,8 @@ def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.
         account = audit.decode_outcomes(record.record)
     except msgspec.MsgspecError as error:
         raise JournalError(f"outcomes that are none of the store's: {error}") from None
-    if account.version > audit.MOVE_VERSION:
-        raise JournalError(f"outcome version {account.version} is newer than this program's {audit.MOVE_VERSION}")
+    if account.version > audit.NESTED_VERSION:
+        raise JournalError(f"outcome version {account.version} is newer than this program's {audit.NESTED_VERSION}")
     if not 0 < len(account.outcomes) <= BUNDLE_TRANSACTIONS_MAX:
         raise JournalError(f"the outcomes of {len(account.outcomes)} transactions")
     check_numbers("an outcome", INT64, record.position, record.at)
@@ -219,7 +220,8 @@ def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.
         reason, handed_over = _reason(outcome)
         rows.add(
             "outcomes", *who, index, message, timestamp, record.at, outcome.status, outcome.succeeded,
-            applied and bool(outcome.writes), *(whole if index == 0 else (None, None, None)), reason,
+            outcome.truths if isinstance(outcome, audit.NestedOutcome) else b"", applied and bool(outcome.writes),
+            *(whole if index == 0 else (None, None, None)), reason,
         )  # fmt: skip
         for key, seen in [(read.key, read.version) for read in outcome.reads] + handed_over:
             rows.add("reads", *who, key, seen.encode())

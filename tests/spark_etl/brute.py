@@ -139,7 +139,8 @@ def _one_order(run: Run, found: set[str]) -> None:
 def _branches(run: Run, found: set[str]) -> None:
     for rows in _by_id(run).values():
         taken = [row.account for row in rows if row.taken]
-        if len({a.status for a in taken}) > 1 or len({a.succeeded for a in taken if a.status == APPLIED}) > 1:
+        branches = {(a.succeeded, a.truths) for a in taken if a.status == APPLIED}
+        if len({a.status for a in taken}) > 1 or len(branches) > 1:
             found.add("branch-disagreement")
         fates = {(a.version, 0 if a.status in TAKEN else a.status) for a in (row.account for row in rows)}
         if len(fates) > len({version for version, _ in fates}):

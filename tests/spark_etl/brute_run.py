@@ -55,6 +55,7 @@ class Account:
     digest: int | None = None
     first: bool = True
     index: int = 0
+    truths: bytes = b""
 
     @property
     def version(self) -> int:
@@ -62,7 +63,8 @@ class Account:
 
     @property
     def content(self) -> Any:
-        return self.id, self.time, self.status, self.succeeded, sorted(self.reads.items()), sorted(self.writes.items())
+        branches = self.succeeded, self.truths
+        return self.id, self.time, self.status, branches, sorted(self.reads.items()), sorted(self.writes.items())
 
 
 @dataclass

@@ -119,7 +119,7 @@ class Rows:
             who = {**place, "position": r.position, "gts": version(case, r.version), "id": message_id(case, r.id)}
             tables["outcomes"].append({
                 **who, "index": r.index, "timestamp": gts(case, r.time), "status": r.status, "succeeded": r.succeeded,
-                "effect": r.status == brute_run.APPLIED and bool(r.writes),
+                "truths": r.truths, "effect": r.status == brute_run.APPLIED and bool(r.writes),
             })  # fmt: skip
             if r.first:
                 digest = None if r.digest is None else b"%d" % r.digest

@@ -71,6 +71,7 @@ def correct_run(rng: Random) -> Run:
         if first:
             run.journals[origin].append(Submitted(message, destinations))
         succeeded = rng.random() < 0.8 and kind == APPLIED
+        truths = (b"", b"\1", b"\0\1")[version % 3] if kind == APPLIED else b""
         for shard in destinations:
             position[shard] += first
             for replica in shards[shard]:
@@ -82,7 +83,7 @@ def correct_run(rng: Random) -> Run:
                 run.journals[replica].append(
                     Account(at, time, one, kind, succeeded, {k: v for k, v in seen.items() if places[k] == shard},
                             {k: v for k, v in values.items() if places[k] == shard},
-                            at if first and at % 2 == 0 else None, first, index)
+                            at if first and at % 2 == 0 else None, first, index, truths)
                 )  # fmt: skip
         for k, v in values.items():
             state[k] = (version, v)
@@ -447,11 +448,13 @@ def _forge_write(rng: Random, run: Run, account: Account) -> None:
 
 
 def _forge_account(rng: Random, run: Run, account: Account) -> None:
-    what = rng.choice(("status", "succeeded", "digest", "time", "id"))
+    what = rng.choice(("status", "succeeded", "truths", "digest", "time", "id"))
     if what == "status":
         account.status = rng.choice((APPLIED, EXPIRED, FAILED, MISMATCH, REPEATED, REPEATED))
     elif what == "succeeded":
         account.succeeded = not account.succeeded
+    elif what == "truths":
+        account.truths = bytes([1 - truth for truth in account.truths]) or b"\1"
     elif what == "digest":
         account.digest = 77 if account.first else None
     elif what == "time":  # a bundle's account has one
@@ -577,7 +580,7 @@ def _reorder(rng: Random, run: Run) -> None:
         bundles = [bundle for bundle in run.bundles(member) if len(bundle) > 1]
         if bundles:
             one, other, *_ = Random(seed).choice(bundles)
-            for name in ("id", "status", "succeeded", "reads", "writes"):
+            for name in ("id", "status", "succeeded", "truths", "reads", "writes"):
                 mine, others = getattr(one, name), getattr(other, name)
                 setattr(one, name, others), setattr(other, name, mine)
 

@@ -23,9 +23,12 @@ from kvstore.api.model import (
     Put,
     Range,
     Transaction,
+    Txn,
 )
+from kvstore.api.nesting import in_their_places
 from kvstore.core import audit
-from kvstore.core.execution import Execution, LocalPlan
+from kvstore.core.execution import Execution
+from kvstore.core.plans import LocalPlan
 from multicast.types import ZERO, Timestamp
 from spark_etl.audit import answered
 from spark_etl.checks import replay
@@ -50,7 +53,7 @@ class Store:
         return found[:limit], len(found) > limit
 
 
-def random_transaction(rng: Random) -> Transaction:
+def random_transaction(rng: Random, depth: int = 0) -> Transaction:
     def operation() -> Any:
         key = rng.choice(KEYS[:2])
         return rng.choice([
@@ -73,6 +76,11 @@ def random_transaction(rng: Random) -> Transaction:
         for _ in range(rng.choice((0, 1, 2)))
     )  # fmt: skip
     branches = [tuple(operation() for _ in range(rng.randint(0, 4))) for _ in range(2)]
+    if depth < 2 and rng.random() < 0.5:
+        inner = random_transaction(rng, depth + 1)
+        nested = Txn(inner.compare, inner.success, inner.failure)
+        which, at = rng.randint(0, 1), rng.randint(0, 4)
+        branches[which] = (*branches[which][:at], nested, *branches[which][at:])
     return Transaction(compare, *branches)
 
 
@@ -85,17 +93,19 @@ def executed(seed: int) -> dict[str, Any]:
     rows |= {b"n": number} if rng.random() < 0.8 else {}
     transaction = random_transaction(rng)
     execution = Execution(Store(rows), Timestamp(9, 1))  # type: ignore[arg-type]
-    succeeded = execution.compare(transaction.compare)
     plan = LocalPlan(transaction)
-    execution.run(plan.success if succeeded else plan.failure)
+    succeeded, truths = execution.judge(plan)
+    execution.run(plan.course(succeeded, truths))
+    results = in_their_places(transaction, succeeded, truths, tuple([result for _, result in execution.results]))
     assert not execution.failure
     values = {key: journal_text(row.value) for key, row in rows.items()}
     branch = transaction.success if succeeded else transaction.failure
     return {
         "asked": _json(audit.asked(transaction.compare, transaction.success, transaction.failure)),
-        "told": _json(audit.told(branch, [result for _, result in execution.results])),
+        "told": _json(audit.told(branch, results)),
         "read": None,
         "succeeded": succeeded,
+        "truths": truths,
         "seen": {k.decode(): replay.Seen(None if v == ZERO else values[k], str(v)) for k, v in execution.reads},
         "writes": {k.decode(): None if v is None else journal_text(v) for k, v in execution.writes.items()},
     }
@@ -113,14 +123,15 @@ def _json(one: Any) -> str:
 
 
 def test_what_the_store_does_is_right():
-    for seed in range(400):
+    for seed in range(600):
         assert replay.compare(**executed(seed)) == [], seed
 
 
 def test_what_it_does_not_do_is_wrong():
-    """Any other value that was written or told, the other branch where its comparisons tell, a write more or fewer."""
-    found = dict.fromkeys(("write", "less", "told", "branch"), 0)
-    for seed in range(400):
+    """Any other value that was written or told, the other branch where its comparisons tell, also of what is nested in
+    it, a write more or fewer."""
+    found = dict.fromkeys(("write", "less", "told", "branch", "truth", "said"), 0)
+    for seed in range(600):
         for what in found:
             one = executed(seed)
             told = json.loads(one["told"])
@@ -134,6 +145,12 @@ def test_what_it_does_not_do_is_wrong():
                 one["told"] = json.dumps(told)
             elif what == "branch":
                 one["succeeded"] = not one["succeeded"]
+            elif what == "truth" and one["truths"]:
+                one["truths"] = bytes([1 - one["truths"][0]]) + one["truths"][1:]
+            elif what == "said" and any(isinstance(value, list) for value in told):
+                inner = next(value for value in told if isinstance(value, list))
+                inner[0] = not inner[0]
+                one["told"] = json.dumps(told)
             else:
                 continue
             found[what] += any(replay.compare(**one))
