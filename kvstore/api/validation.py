@@ -41,6 +41,7 @@ from kvstore.api.model import (
     Simple,
     Transaction,
     Txn,
+    compares_of,
     each,
     has_nested,
     nested_in,
@@ -144,7 +145,7 @@ def validate(transaction: Transaction) -> None:
         count += sum([len(txn.compare) + len(txn.success) + len(txn.failure) for txn in nested_in(transaction)])
     if count > OPERATIONS_MAX:
         raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations, not {count}")
-    if count == 0:
+    if count == 0 or (nested and not compares_of(transaction) and not operations_of(transaction)):
         raise InvalidTransaction("transaction", "it has no comparison and no operation")
     if count == 1 and transaction.success:
         operation = transaction.success[0]

@@ -202,6 +202,8 @@ BRANCHING = Txn((), (Get(b"k"),), (Put(b"k", b"v"),))
         (Transaction((), (Txn((Compare(b"k", "age", "==", b""),)),)), "success[0].compare[0].target", "one of"),
         (Transaction((), (Txn((), (Cut(),)),)), "success[0].success[0].op", "stands alone"),
         (Transaction((), (Txn((), (Get(b"k"),) * OPERATIONS_MAX),)), "transaction", "not 1025"),
+        (Transaction((), (Txn(),)), "transaction", "no comparison and no operation"),
+        (Transaction((), (), (Txn((), (Txn(), Txn())),)), "transaction", "no comparison and no operation"),
         (Transaction((), (BRANCHING,) * 6 + (Add(b"k", 1),)), "transaction", f"at most {WAYS_MAX} ways, not 65"),
         (
             Transaction((), (Txn((), (Range(b"", 1, count_only=True),) * 52),)), "success", "more than 512000 keys",
