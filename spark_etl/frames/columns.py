@@ -20,9 +20,9 @@ def version_text(gts: Column) -> Column:
 
 
 def id_text(message_id: Column) -> Column:
-    """A message id as a UUID string."""
+    """A message id as a UUID string; null for null."""
     parts = [F.substring(message_id, at, size) for at, size in ((1, 4), (5, 2), (7, 2), (9, 2), (11, 6))]
-    return F.lower(F.concat_ws("-", *(F.hex(part) for part in parts)))
+    return F.when(message_id.isNotNull(), F.lower(F.concat_ws("-", *(F.hex(part) for part in parts))))
 
 
 def key_text(key: Column) -> Column:

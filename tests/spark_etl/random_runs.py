@@ -332,6 +332,11 @@ def another_fate(run: Run) -> None:
     run.accounts(0)[-1].status = MISMATCH
 
 
+def undelivered(run: Run) -> None:
+    """The second replica has accounts of what it has not delivered."""
+    run.journals[1] = [r for r in run.journals[1] if not isinstance(r, Delivery)]
+
+
 def unaccounted(run: Run) -> None:
     """The replica was killed before it wrote what became of the last message, and stopped when it was back."""
     run.journals[0].remove(run.accounts(0)[-1])
@@ -384,6 +389,7 @@ KNOWN = {
     "a message that another shard has passed": tiny("wa | wb | wc", passed),
     "a repetition at one of two replicas": tiny("wa | wb", another_state, repeated_elsewhere),
     "a transaction of an unaccounted message": tiny("wa | wb", unaccounted),
+    "another account of what was not delivered": tiny("wa | wb", another_state, another_status, undelivered),
 }
 """Runs that once were judged wrongly, and such as show that they are judged at all."""
 
