@@ -67,7 +67,9 @@ VIOLATIONS = {
     "outcome-of-another-delivery": "the outcome at a position is another message's",
     "outcome-disagreement": "two replicas of a shard report different outcomes",
     "state-digest-disagreement": "two replicas of a shard hold different states at one position",
-    "branch-disagreement": "a transaction had its effect, or ran its success branch, at one shard only",
+    "branch-disagreement": (
+        "a transaction had its effect, or ran its success branch, at one shard only; or so did one that is nested in it"
+    ),
     "fate-disagreement": "in one message, a transaction was new to one replica and refused or a repetition at another",
     "unwritten-version": "somebody read what nobody wrote",
     "stale-read": "a read returned an older version than the last one before it",

@@ -6,6 +6,7 @@ there the test must fail. Prints what survives, and exits with 1 if anything doe
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import sys
@@ -79,7 +80,12 @@ def is_found(bug: Planted | store.Planted, test: str) -> bool:
         os._exit(code)
 
 
-def main(keys: list[str]) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.planted.in_place", description=__doc__)
+    parser.add_argument("keys", nargs="*", metavar="KEY", help="of planted bugs that tests find; none: all")
+    keys = parser.parse_args().keys
+    if unknown := sorted(set(keys) - FINDERS.keys()):
+        parser.error(f"no test is known to find {', '.join(unknown)}")
     bugs = {bug.key: bug for _, some in modules() for bug in some}
     survivors = [key for key, test in FINDERS.items() if key in (keys or [key]) and not is_found(bugs[key], test)]
     for key in survivors:
@@ -88,4 +94,4 @@ def main(keys: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
