@@ -265,8 +265,8 @@ class Kept(msgspec.Struct):
 def cut_shard(
     source: Source, shard: int, replicas: Sequence[int], fullest: int, kept: Kept, into: Path
 ) -> dict[str, int]:
-    """The rows of a shard's journals that are about these, and the writes before and behind what they read and wrote.
-    fullest: whose accounts stand for all."""
+    """The rows of a shard's journals that are about these, and about those who wrote before and behind what these read
+    and wrote; of what the latter wrote only that. fullest: whose accounts stand for all."""
     wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary())
     reads, writes = source.read("reads", READS, [fullest]), source.read("writes", WRITES, [fullest])
     placed = pa.table({name: pa.array(column, pa.binary()) for name, column in zip(
@@ -287,7 +287,7 @@ def cut_shard(
     names = pa.concat_arrays([whole(reads["key"]), whole(writes["key"]), whole(placed["key"])])
     touched = pc.unique(names.take(pa.array(found.row[mine])))
     outcomes = source.read("outcomes", ("gts", "position"), [fullest])
-    positions = outcomes.filter(pc.is_in(outcomes["gts"], value_set=wanted))["position"]
+    positions = outcomes.filter(pc.is_in(outcomes["gts"], value_set=near))["position"]  # `Case.names` wants them all
     positions = pc.unique(pa.concat_arrays([whole(positions), pa.array(kept.positions, pa.int64())]))
     limits = {"deliveries": ("position", positions), "outcomes": ("position", positions), "reads": ("gts", wanted)}
     rows = {table: source.where(table, replicas, column, values) for table, (column, values) in limits.items()}
