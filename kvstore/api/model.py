@@ -23,6 +23,8 @@ OPERATIONS_MAX = 1024
 """Comparisons and operations of a transaction, in all its branches, nested ones among them."""
 NESTING_MAX = 8
 """So deep transactions nest; one whose branches have none is 0 deep."""
+TRIED_MAX = 8192
+"""At most so many are its ways times its comparisons and operations: every shard tries all of them, at one go."""
 WAYS_MAX = 64
 """So many ways a transaction with nested ones may end, if one of its operations can fail: see `kvstore.api.nesting`."""
 SCAN_LIMIT_DEFAULT = 100

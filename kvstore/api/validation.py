@@ -22,6 +22,7 @@ from kvstore.api.model import (
     SCANNED_KEYS_MAX,
     SLOTS,
     TARGETS,
+    TRIED_MAX,
     VALUE_BYTES_MAX,
     WAYS_MAX,
     Add,
@@ -159,6 +160,9 @@ def validate(transaction: Transaction) -> None:
         ways = _ways(transaction)
         if ways > WAYS_MAX:
             told = f"with operations that can fail it may end in at most {WAYS_MAX} ways, not {ways}"
+            raise InvalidTransaction("transaction", told)
+        if ways * count > TRIED_MAX:
+            told = f"its {ways} ways to end times its {count} comparisons and operations are more than {TRIED_MAX}"
             raise InvalidTransaction("transaction", told)
     for name, branch in (("success", transaction.success), ("failure", transaction.failure)):
         if (nested or len(branch) > SCANNED_KEYS_MAX // RANGE_KEYS_MAX) and _scanned(branch) > SCANNED_KEYS_MAX:

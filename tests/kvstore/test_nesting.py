@@ -206,6 +206,10 @@ BRANCHING = Txn((), (Get(b"k"),), (Put(b"k", b"v"),))
         (Transaction((), (), (Txn((), (Txn(), Txn())),)), "transaction", "no comparison and no operation"),
         (Transaction((), (BRANCHING,) * 6 + (Add(b"k", 1),)), "transaction", f"at most {WAYS_MAX} ways, not 65"),
         (
+            Transaction((), (*(BRANCHING,) * 5, *(Add(b"k", 1),) * 240)), "transaction",
+            "33 ways to end times its 255 comparisons and operations",
+        ),
+        (
             Transaction((), (Txn((), (Range(b"", 1, count_only=True),) * 52),)), "success", "more than 512000 keys",
         ),
     ],
