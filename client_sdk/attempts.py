@@ -154,7 +154,7 @@ class Attempts:
         loop, patience = self._own_loop(), self.timeout if seconds is None else seconds
         call, pause = _Call(requests.cluster(), loop.time() + patience), WATCH_PAUSE_SECONDS
         while not self._closed:
-            url, why = self._choose(call.request, call), "the stream ended"
+            url, why = self._untried(self._router.anybody(loop.time()), call), "the stream ended"
             begins, fields = self._attempt_timeout + ANSWER_GRACE_SECONDS, self._authorization
             try:
                 told = watching.events(self._connections, url, query, fields, after, begins)
@@ -229,10 +229,14 @@ class Attempts:
         self._raise_problem(call, url, received)
 
     def _choose(self, request: Request[Any], call: _Call) -> str:
-        """The best replica that this call has not tried; when it has tried all, the best."""
+        """The best replica that this call has not tried."""
         now = asyncio.get_running_loop().time()
         shards = self._router.shards_of(request.keys or (), everything=request.keys is None)
         urls = [request.only] if request.only else self._router.candidates(shards, now)
+        return self._untried(urls, call)
+
+    def _untried(self, urls: list[str], call: _Call) -> str:
+        """The best of these that this call has not tried; when it has tried all, the best."""
         if call.tried.issuperset(urls):
             call.tried.clear()
         url = next(u for u in urls if u not in call.tried)

@@ -1,7 +1,8 @@
 """Which replica to ask: the shard map, the leaders, and whom not to trust at the moment. No IO.
 
 Any replica accepts any request, so a wrong guess costs time and never correctness. A request goes to the leader of a
-shard that it involves; if that fails, to the other replicas of those shards, and at last to anyone known.
+shard that it involves; if that fails, to the other replicas of those shards, and at last to anyone known. A watch goes
+to anyone: so those of many clients are spread over all replicas.
 """
 
 from __future__ import annotations
@@ -97,6 +98,14 @@ class Router:
         if usual:
             self._usual[shards[0]] = found
         return found
+
+    def anybody(self, now: float) -> list[str]:
+        """Every known replica, in an order of chance, for what all of them do alike: but leaders, who have most to do
+        already, after the others, and suspects after all."""
+        urls = self.candidates((), 0.0)
+        self._rng.shuffle(urls)
+        leaders = set(self.view.leaders.values()) if self.view is not None else set()
+        return sorted(urls, key=lambda url: (self._suspect_until.get(url, 0.0) > now, url in leaders))
 
     def suspect(self, url: str, now: float) -> None:
         """`url` did not answer, or is not ready."""

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from kvstore import identity
 from kvstore.api.cluster import BEGUN, CLAIMED, EMPTY, FoundingJson
 from kvstore.cluster import fetch, open_cluster
 from kvstore.config import CLUSTER_FILE, ClusterConfig, ConfigError, ReplicaConfig, load, parse, replica_directory, save
+from multicast.logs import structlog
 
 ASK_SECONDS = 0.5
 """Between two rounds of questions."""

@@ -243,7 +243,7 @@ def _remove_replica(directory: Path, replica_id: ProcessId) -> ReplicaConfig:
     replica = config.replica(replica_id)
     if not replica.removed:
         _check_change(config, replica.shard)
-        _have_changed(config, replica.shard, {"remove": replica_id}, replica_id)
+        _have_changed(config, replica.shard, {"remove": replica_id})
         changing.update(directory, without)
     return replica
 
@@ -256,14 +256,16 @@ def _check_change(config: ClusterConfig, shard: GroupId) -> None:
 
 
 def _have_changed(
-    config: ClusterConfig, shard: GroupId, wanted: dict[str, Any], about: ProcessId | None = None
+    config: ClusterConfig, shard: GroupId, wanted: dict[str, Any], new: ProcessId | None = None
 ) -> None:
-    """Ask the shard's other replicas, one after the other, until it is so. ClusterError; Unchanged if all refused."""
-    others = [replica for replica in config.present if replica.shard == shard and replica.id != about]
+    """Ask the shard's replicas, one after the other, until it is so: its leader decides, which may be the one that is
+    to be removed. new: is not asked. ClusterError; Unchanged if all refused."""
+    members = [replica for replica in config.present if replica.shard == shard and replica.id != new]
     body, headers = msgspec.json.encode(wanted), {"Content-Type": "application/json"}
     deadline = time.monotonic() + CHANGE_SECONDS
-    problem, begun = "the shard has no other replica", False
-    for replica in itertools.cycle(others):
+    problems: dict[ProcessId, str] = {}
+    begun = False
+    for replica in itertools.cycle(members):
         try:
             status, answer = fetch(f"{replica.url}/v1/cluster/members", body=body, headers=headers)
             told = msgspec.json.decode(answer)
@@ -273,11 +275,11 @@ def _have_changed(
         if status == 200 and told["done"]:
             return
         begun = begun or status == 200
-        if status != 200:
-            problem = f"replica {replica.id}: {told.get('detail')}"
-        if status not in (200, 503) or time.monotonic() > deadline:
+        problems[replica.id] = "" if status == 200 else f"replica {replica.id}: {told.get('detail')}"
+        if status not in (200, 503) or (time.monotonic() > deadline and len(problems) == len(members)):
             break
         time.sleep(CHANGE_POLL_SECONDS)
+    problem = "; ".join(filter(None, problems.values())) or "nobody says why"
     raise (ClusterError if begun else Unchanged)(f"shard {shard} was not changed: {problem}")
 
 

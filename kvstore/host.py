@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from kvstore import changing, identity
 from kvstore.api.cluster import ClusterJson, LimitsJson
 from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig
@@ -35,6 +33,7 @@ from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
+from multicast.logs import structlog
 from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol, Overloaded
 from multicast.retention import Retention
@@ -298,7 +297,7 @@ class LiveReplica:
 
     def change_members(self, wanted: Wanted) -> bool:
         assert self._host is not None
-        return ask_for(wanted, self._protocol, self._host.connected(), self.new_message_id(), self._host.submit)
+        return ask_for(wanted, self._protocol, self._host.now(), self.new_message_id(), self._host.submit)
 
     def _on_members(self) -> None:
         """The members of a shard have changed: some may be new."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
+from multicast.logs import structlog
 from multicast.protocol import MulticastProtocol
 from multicast.types import ProcessId
 

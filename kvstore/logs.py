@@ -10,7 +10,7 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any, TextIO, cast
 
-import structlog
+from multicast.logs import structlog
 
 STANDARD_ERROR = 2
 HIDDEN = "(hidden)"

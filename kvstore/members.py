@@ -5,7 +5,8 @@ multicasts a change of the present view (`multicast.membership`), unless one is 
 is left to be done. So no answer can be lost, and no change takes place twice.
 
 A change that would leave the shard standing still is not begun (etcd's `strict-reconfig-check`): who is added counts
-for nothing until it has what the others have, so those who are there must be a majority of the new view without it.
+for nothing until it has what the others have, so those who are there must be a majority of the new view without it. Who
+is there the leader knows: a connection says it neither of one that stands still nor of one that has lost its disk.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Unfit(Exception):
 
 
 class TooFew(Exception):
-    """Not now: too few others are there. The text says who is not."""
+    """Not now, or not here: too few others are there, or this one does not know it. The text says who."""
 
 
 def note(replica: ReplicaConfig) -> bytes:
@@ -79,10 +80,9 @@ def shards_json(
 
 
 def ask_for(
-    wanted: Wanted, protocol: MulticastProtocol, connected: Collection[ProcessId], message_id: MessageId,
-    submit: Callable[[AppMessage], None],
+    wanted: Wanted, protocol: MulticastProtocol, now: int, message_id: MessageId, submit: Callable[[AppMessage], None]
 ) -> bool:
-    """At a replica of the shard. connected: to whom it is. Whether nothing is left to be done. Unfit, TooFew."""
+    """At a replica of the shard, at the protocol's time. Whether nothing is left to be done. Unfit, TooFew."""
     group, name = protocol.group, protocol.specification.name
     if not protocol.specification.changes_members:
         raise Unfit(f"the protocol {name} does not change the members of a shard")
@@ -98,7 +98,11 @@ def ask_for(
         return True
     change = change_for(views, wanted)
     if change is not None:
-        check_enough(views, change, {protocol.self_id, *connected})
+        leader = protocol.leader_of(group)
+        if leader != protocol.self_id or protocol.election is None:
+            whom = "nobody leads the shard now" if leader is None else f"replica {leader} leads the shard: ask it"
+            raise TooFew(f"{whom}, for it knows who is there")
+        check_enough(views, change, protocol.election.answering(now))
         submit(AppMessage(message_id, (group,), change_payload(change), protocol.self_id))
     return False
 
@@ -150,4 +154,4 @@ def check_enough(views: Views, change: Change, there: Collection[ProcessId]) -> 
     if len(members) == 1 or sum(process in there for process in after) >= quorum_of(size):
         return
     missing = ", ".join(str(process) for process in after if process not in there)
-    raise TooFew(f"the shard would stand still with {size} replicas while this one has no connection to: {missing}")
+    raise TooFew(f"the shard would stand still with {size} replicas, for these take no part in it now: {missing}")

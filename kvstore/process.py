@@ -23,7 +23,7 @@ LOCK_TRIES = 20
 LOCK_PAUSE_SECONDS = 0.05
 HEAP_BLOCK_BYTES = 512 * 1024
 """More than asyncio reads at once (256 KiB), which would cost a map each time; less than what is read of a segment."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """malloc.h"""
 
 
@@ -183,7 +183,9 @@ def check_port(host: str, port: int, what: str) -> None:
 def keep_heap_compact() -> None:
     """Have glibc map blocks of HEAP_BLOCK_BYTES and more, each by itself, whatever was freed before (mallopt(3)). By
     default it raises that mark to the size of each one that is freed, and then the heap grows for hours, with holes of
-    large buffers between what stays. Other libraries need not know of it."""
+    large buffers between what stays. And there is one heap, not one for each thread: threads work now and then, one or
+    the other, and each would keep what the largest work took. Other libraries need not know of it."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES)
         ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 2 * HEAP_BLOCK_BYTES)  # it would follow the mark
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

@@ -16,8 +16,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-
 from kvstore.certificates import Certificates
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
 from kvstore.founding import adopt, settle
@@ -29,6 +27,7 @@ from kvstore.identity import claim
 from kvstore.logs import STANDARD_ERROR, set_up_logging
 from kvstore.process import PortBusy, ReplicaLock, check_port, is_loopback, keep_heap_compact, port_user
 from kvstore.settings import resolved
+from multicast.logs import structlog
 from multicast.runtime.failpoints import Failpoints
 from multicast.types import ProcessId
 

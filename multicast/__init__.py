@@ -41,6 +41,7 @@ More processes are more such programs with other numbers and directories. `GLOSS
     checkpoint   what a protocol has saved up to an offset of its journal
     retention    how much of a journal stays: the archive, and what nobody needs any longer
     install      what a snapshot puts into the journal, between two lives
+    logs         structlog for the hosts
     runtime      the live host, over TCP (a package)
     simulation   the simulated host (a package)
     visual       worlds and runs in the browser (a package)

@@ -22,7 +22,7 @@ same object runs in the simulator (`multicast.simulation`) and over TCP (`multic
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -228,6 +228,8 @@ class Electing(Protocol):
     @property
     def promises(self) -> bool:
         """Whether it may promise: as a member, or as one that is new in its group."""
+
+    def answering(self, now: int) -> Collection[ProcessId]: ...
 
     def on_clock(self, off: bool, now: int) -> None: ...
 

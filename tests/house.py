@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,7 +63,11 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "multicast.install",
         tuple(f"multicast.{m}" for m in ("checkpoint", "journal", "protocol", "recorder", "records")),
     ),
-    ("multicast.runtime", (*LIBRARY_DISK, "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE))),
+    ("multicast.logs", ()),
+    (
+        "multicast.runtime",
+        (*LIBRARY_DISK, "multicast.logs", "multicast.registry", *(f"multicast.{m}" for m in LIBRARY_PURE)),
+    ),
     (
         "multicast.simulation",
         (*LIBRARY_DISK, "multicast.registry", "multicast.parts", *(f"multicast.{m}" for m in LIBRARY_PURE)),
@@ -149,6 +154,11 @@ class Module:
             parts.pop()
         return cls(".".join(parts), path, text, ast.parse(text, path))
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of the tree."""
+        return list(ast.walk(self.tree))
+
     def at(self, node: ast.AST, problem: str) -> str:
         return f"{self.path}:{getattr(node, 'lineno', 1)}: {problem}"
 
@@ -174,7 +184,7 @@ def within(name: str, package: str) -> bool:
 def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.AST, str]]:
     """What a module imports, at any depth of its code, as dotted names: modules where we know them."""
     package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node, alias.name
@@ -248,7 +258,7 @@ def protocols_by_name(modules: Modules) -> list[str]:
         for node, target in imports(module, modules):
             if target.startswith(prefix):
                 found.append(module.at(node, f"names {target}; use the registry"))
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value[:-1].startswith(prefix):
                 found.append(module.at(node, f"names {node.value}; use the registry"))
     return found
@@ -266,9 +276,9 @@ def impure(modules: Modules) -> list[str]:
         for node, target in imports(module, modules):
             if target.split(".")[0] in IMPURE_MODULES:
                 found.append(module.at(node, f"a pure module imports {target}"))
-        defines_hash = any(isinstance(n, ast.FunctionDef) and n.name == "__hash__" for n in ast.walk(module.tree))
+        defines_hash = any(isinstance(n, ast.FunctionDef) and n.name == "__hash__" for n in module.nodes)
         allowed = {"hash"} if defines_hash else set()
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ImportFrom) and node.module == "random":
                 found += [
                     module.at(node, f"random.{a.name}: randomness is given, seeded, to pure modules")
@@ -340,12 +350,16 @@ def forbidden(modules: Modules) -> list[str]:
         for node, target in imports(module, modules):
             if target.split(".")[0] in unsafe:
                 found.append(module.at(node, f"imports {target}"))
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ExceptHandler) and _catches_all(node) and _does_nothing(node.body):
                 found.append(module.at(node, "swallows every error"))
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep" and within(module.name, "tests"):
+            elif _sleeps(node) and within(module.name, "tests"):
                 found.append(module.at(node, "a test sleeps; wait for a condition with a deadline"))
     return found
+
+
+def _sleeps(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _name(node.func) == "sleep" and ast.unparse(node.func) == "time.sleep"
 
 
 def _catches_all(handler: ast.ExceptHandler) -> bool:
@@ -359,31 +373,34 @@ def _does_nothing(body: list[ast.stmt]) -> bool:
 def asserts_nothing(modules: Modules) -> list[str]:
     """Tests that cannot fail: neither they nor the helpers they call assert or expect anything."""
     functions = [
-        (module, node)
+        (module, node, _expects(node))
         for module in modules.values()
         if within(module.name, "tests")
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    checking = {"raises", "warns", "fail", "run_state_machine_as_test"}
+    checking = {"assert", "raises", "warns", "fail", "run_state_machine_as_test"}
     known = 0
     while known != len(checking):  # helpers may call helpers
         known = len(checking)
-        checking |= {node.name for _, node in functions if _checks(node, checking)}
+        checking |= {node.name for _, node, expects in functions if expects & checking}
     return [
         module.at(node, f"{node.name} asserts nothing")
-        for module, node in functions
-        if node.name.startswith("test_") and not _checks(node, checking)
+        for module, node, expects in functions
+        if node.name.startswith("test_") and not expects & checking
     ]
 
 
-def _checks(function: ast.AST, checking: set[str]) -> bool:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assert):
-            return True
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in checking:
-            return True
-    return False
+def _expects(function: ast.AST) -> set[str]:
+    """The names of what it calls; `assert`, where it does."""
+    nodes = list(ast.walk(function))
+    names = {name for node in nodes if isinstance(node, ast.Call) and (name := _name(node.func))}
+    return names | {"assert"} if any(isinstance(node, ast.Assert) for node in nodes) else names
+
+
+def _name(called: ast.expr) -> str:
+    """The last part of what is called, if it has a name."""
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -505,6 +522,6 @@ def _prose(module: Module) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(module.text.splitlines(), 1):
         if (start := line.find("# ")) >= 0:
             yield number, line[start:]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value

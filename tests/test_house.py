@@ -346,3 +346,10 @@ def test_blocking_the_extras_blocks_them() -> None:
     done = run("-c", WITHOUT_EXTRAS + "import lmdb")
     assert done.returncode == 1
     assert "No module named 'lmdb'" in done.stderr
+
+
+def test_a_replica_starts_without_rich_and_whoever_wants_it_has_it() -> None:
+    """It would take a quarter of a start."""
+    program = "import sys\nimport kvstore.serve\nprint('rich' in sys.modules)\nimport rich.console"
+    done = run("-c", program)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

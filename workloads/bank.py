@@ -4,7 +4,8 @@ Every operation is one one-shot transaction. A transfer succeeds if the source k
 and then adds -n to it and +n to the target, usually on another shard. Comparisons of values are bytewise, so every
 account holds between 1,000,000 and 9,999,999: with seven digits the order of the texts is that of the numbers.
 Accounts start just above the minimum, so that some transfers fail for lack of money, at the source's shard only: the
-other shard has to follow its vote.
+other shard has to follow its vote. Some transfers name another account, which pays if the source cannot: a transaction
+nested in the failure branch of one that is nested, too.
 
     python -m workloads.bank TARGET [--seconds 10] [--clients 8] [--accounts 24] [--seed 1] [--history DIR]
 
@@ -27,7 +28,7 @@ import msgspec
 
 from client_sdk import AsyncClient, KvError, OutcomeUnknown, Result, ResultsForgotten
 from client_sdk.keyspace import ALL_KEYS
-from kvstore.api.model import Add, Compare, Get, Put, Transaction
+from kvstore.api.model import Add, Compare, Get, Operation, OperationResult, Put, Transaction, Txn, TxnResult
 from kvstore.core import audit
 from multicast.types import ZERO, MessageId, Timestamp, new_message_id
 from workloads.history import HistoryWriter
@@ -40,6 +41,8 @@ PREFIX = "account/"
 
 READ_ALL_SHARE = 0.05
 READ_PAIR_SHARE = 0.15
+NESTED_SHARE = 0.1
+"""Of the transfers: with another account to pay."""
 
 
 class Totals(msgspec.Struct):
@@ -116,22 +119,25 @@ class Bank:
 
     async def _choose(self, rng: random.Random, process: int) -> Result | KvError | None:
         draw = rng.random()
-        source, target = (a.encode() for a in rng.sample(self.accounts, 2))
+        source, target, *others = (a.encode() for a in rng.sample(self.accounts, min(3, len(self.accounts))))
         if draw < READ_ALL_SHARE:
             return await self._operate(process, "read_all", (), [Get(a.encode()) for a in self.accounts], ())
         if draw < READ_ALL_SHARE + READ_PAIR_SHARE:
             return await self._operate(process, "read_pair", (), [Get(source), Get(target)], ())
         amount = rng.randint(1, TRANSFER_MAX)
-        enough = Compare(source, "value", ">", b"%d" % (MINIMUM + amount - 1))
-        return await self._operate(process, "transfer", [enough], [Add(source, -amount), Add(target, amount)], ())
+        enough, moved = _payment(source, target, amount)
+        if rng.random() >= NESTED_SHARE:
+            return await self._operate(process, "transfer", enough, moved, ())
+        instead = Txn(*_payment(others[0] if others else source, target, amount))
+        return await self._operate(process, "transfer", (), [Txn(enough, moved, (instead,))], ())
 
     async def _operate(
         self,
         process: int,
         f: str,
         compare: Sequence[Compare],
-        success: Sequence[Get | Put | Add],
-        failure: Sequence[Get],
+        success: Sequence[Operation],
+        failure: Sequence[Operation],
         timeout: float | None = None,
     ) -> Result | KvError | None:
         """One operation, in the history from start to end. None: its outcome is unknown; an error: it has no effect."""
@@ -150,6 +156,7 @@ class Bank:
         seen: dict[str, Timestamp] = {}
         if f.startswith("read"):
             for get, one in zip(success, result.results, strict=True):
+                assert isinstance(get, Get)
                 seen[get.key.decode()] = one.found.version if one.found else ZERO
         if self.history:
             value = _balances(result) if f == "read_all" else None
@@ -177,7 +184,7 @@ class Bank:
 
     def _count(self, f: str, result: Result) -> None:
         if f == "transfer":
-            if result.succeeded:
+            if _moved(result.succeeded, result.results):
                 self.totals.transfers += 1
             else:
                 self.totals.refused += 1
@@ -189,6 +196,18 @@ class Bank:
     def _process(self) -> int:
         self._processes += 1
         return self._processes - 1
+
+
+def _payment(source: bytes, target: bytes, amount: int) -> tuple[tuple[Compare, ...], tuple[Operation, ...]]:
+    """What must hold, and what is done then."""
+    enough = Compare(source, "value", ">", b"%d" % (MINIMUM + amount - 1))
+    return (enough,), (Add(source, -amount), Add(target, amount))
+
+
+def _moved(succeeded: bool, results: Sequence[OperationResult]) -> bool:
+    """Whether money moved; `results` are of the branch that ran."""
+    nested = [one for one in results if isinstance(one, TxnResult)]
+    return any([_moved(one.succeeded, one.results) for one in nested]) if nested else succeeded
 
 
 def _balances(result: Result) -> dict[str, int]:

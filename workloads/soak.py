@@ -48,6 +48,7 @@ MINUTES_MIN = 20.0
 """A quarter of it has a checkpoint, before which no segment of a journal goes (`multicast.checkpoint`)."""
 LIMITS = {
     "segment_bytes_max": 1 << 20, "journal_keep_bytes": 4 << 20, "history_ms": 60_000, "commit_interval_ms": 500,
+    "watch_buffer_bytes_max": 4 << 20,
 }  # fmt: skip
 DEDUP_WINDOW_MS = 30_000
 ARCHIVE_KEEP_BYTES = 32 << 20

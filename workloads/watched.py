@@ -24,7 +24,8 @@ from multicast.types import ZERO
 from workloads import soak
 from workloads.bench.clusters import DOWN_SECONDS, UP_SECONDS, ClusterFailed, run_kvstore, terminable, uninterrupted
 
-WORKERS = 32
+WORKERS = 256
+"""Puts under way at most: far more than the rate needs, so that it is kept while puts are slow."""
 FILL_OPERATIONS = 500
 ATTEMPT_SECONDS = 10.0
 LAST_SECONDS = 30.0

@@ -179,17 +179,19 @@ class ShardMap:
         """The slots of its keys, two bytes each, rising, with `ALL_SLOTS` if it has a range or a Cut, and None without
         these if there is only one shard; and `shards_of`."""
         success = transaction.success
-        if len(self.shards) == 1 and not (success and isinstance(success[0], Move)):
-            if any([isinstance(operation, EVERYWHERE) for operation in operations_of(transaction)]):
-                return ALL_SLOTS, self.shards
-            return None, self.shards
         if len(success) == 1 and not transaction.compare and not transaction.failure:
             operation = success[0]
             if isinstance(operation, Move):
                 return b"", tuple(sorted((operation.source, operation.target)))
             if not isinstance(operation, _NOT_OF_ONE_SLOT):
+                if len(self.shards) == 1:
+                    return None, self.shards
                 slot = slot_of(operation.key)
                 return slot.to_bytes(2, "big"), (self.slots[slot],)
+        if len(self.shards) == 1:
+            if any([isinstance(operation, EVERYWHERE) for operation in operations_of(transaction)]):
+                return ALL_SLOTS, self.shards
+            return None, self.shards
         slots, shards, everywhere = self._named_by(transaction)
         return struct.pack(f">{len(slots)}H", *sorted(slots)) + ALL_SLOTS * everywhere, shards
 
@@ -199,8 +201,10 @@ class ShardMap:
         for operation in operations_of(transaction):
             if isinstance(operation, EVERYWHERE):
                 everywhere = True
-            else:
+            elif isinstance(operation, LEASED):
                 slots.update(_named(operation))
+            else:
+                slots.add(slot_of(operation.key))
         shards = self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
         return slots, shards, everywhere
 

@@ -102,16 +102,15 @@ def given_by(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -
 
 def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
     """What the audit reads."""
-    writes = [
+    writes = tuple([
         Write(key, value) if value is None or len(value) <= WRITTEN_BYTES_KEPT
         else Write(key, blake2b(value, digest_size=16).digest(), True) for key, value in execution.writes.items()
-    ]  # fmt: skip
-    reads = [Read(key, version) for key, version in found] if (found := execution.reads) else ()
+    ])  # fmt: skip
+    reads = tuple([Read(key, version) for key, version in found]) if (found := execution.reads) else ()
     status, succeeded, failure, failure_key, truths = fate
     if truths:
-        read, written = tuple(reads), tuple(writes)
-        return NestedOutcome(message_id, status, succeeded, read, written, failure, failure_key, truths)
-    return Outcome(message_id, status, succeeded, tuple(reads), tuple(writes), failure, failure_key)
+        return NestedOutcome(message_id, status, succeeded, reads, writes, failure, failure_key, truths)
+    return Outcome(message_id, status, succeeded, reads, writes, failure, failure_key)
 
 
 def outcome_of_step(message_id: MessageId, fate: Fate, move: Move, given: Given | None) -> MoveOutcome:

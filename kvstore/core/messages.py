@@ -377,7 +377,9 @@ def encode_remembered(result: ShardResult, slots: bytes | None) -> bytes:
     """What is kept beside the id of `result`."""
     r = result
     failed = (r.failure, r.failure_key) if r.failure else None
-    return Remembered(slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results, r.truths).encoded()
+    if r.truths:
+        return Remembered(slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results, r.truths).encoded()
+    return _encode_remembered((slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results))
 
 
 def decode_remembered(record: bytes) -> Remembered:

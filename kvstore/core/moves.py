@@ -148,7 +148,8 @@ class Moves:
 
     def owns(self, key: bytes) -> bool:
         """At this place of the log."""
-        return self._has(slot_of(key))
+        slot = slot_of(key)
+        return self._has(slot) if self.places else self.first_map.slots[slot] == self._shard
 
     def _has(self, slot: int) -> bool:
         place = self.places.get(slot)

@@ -45,7 +45,9 @@ class Release(NamedTuple):
 
 
 _WRITING = (Put, Delete, *NUMBERS, Append, LeasedPut, Attach)
+_READ_BEFORE_WRITTEN = (*NUMBERS, Append, Attach)
 _REACHING = frozenset((DeleteRange, LeasedPut, NoneNewer, Revoke))
+_OF_ALL = (*EVERYWHERE, Revoke)
 Indexed = list[tuple[int, Simple | Attach | Release]]
 
 
@@ -97,7 +99,7 @@ class LocalPlan:
             return [(i, op) for i, asked in enumerate(branch) for op in _parts(asked, owns or _owns_all)]
         if owns is None:
             return list(enumerate(branch))
-        return [(i, op) for i, op in enumerate(branch) if isinstance(op, (*EVERYWHERE, Revoke)) or owns(op.key)]
+        return [(i, op) for i, op in enumerate(branch) if isinstance(op, _OF_ALL) or owns(op.key)]
 
     def condition_keys(self) -> set[bytes]:
         """The keys whose values decide the vote; so does all else if it depends on keys that it does not name."""
@@ -105,7 +107,7 @@ class LocalPlan:
         if self.nested:
             keys.update([compare.key for compares in self.inner_compares() for compare in compares])
         for _, op in self.every_operation():
-            if isinstance(op, (*NUMBERS, Append, Attach)):
+            if isinstance(op, _READ_BEFORE_WRITTEN):
                 keys.add(op.key)
         return keys
 

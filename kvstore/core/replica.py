@@ -40,7 +40,6 @@ from kvstore.core.bundles import (
     decode_transaction,
     is_single,
     keeps_create_versions,
-    request_digest,
     version_of,
 )
 from kvstore.core.changes import Changes
@@ -287,7 +286,7 @@ class Replica(Application):
         moves, homes_of = self.moves, self.moves.first_map.homes_of
         owns = moves.owns if len(shards) > 1 else None
         single, bundle = is_single(message.payload), decode_bundle(message)
-        creates = keeps_create_versions(message)
+        creates, digest_of = keeps_create_versions(message), self.clients.requests.digest_of
         items: list[Item] = []
         for index, bundled in enumerate(bundle):
             message_id, plan = bundled.id, LocalPlan(decode_transaction(bundled), owns)
@@ -296,8 +295,8 @@ class Replica(Application):
                 item = Item(message_id, plan, b"", version, delivery.expired, position)
             else:
                 slots, homes = homes_of(plan.transaction)
-                expired = delivery.expired or message_id < oldest
-                item = Item(message_id, plan, request_digest(bundled.body, homes), version, expired, position, slots)
+                expired, digest = delivery.expired or message_id < oldest, digest_of(message_id, bundled.body, homes)
+                item = Item(message_id, plan, digest, version, expired, position, slots)
                 if not expired:
                     earlier = known.get(message_id)
                     if earlier is not None:

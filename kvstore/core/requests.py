@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from kvstore.api.model import EVERYWHERE, RANGES, SILENT, Cut, Result, Rule, Transaction
 from kvstore.api.nesting import course, in_their_places
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH
+from kvstore.core.bundles import request_digest
 from kvstore.core.execution import merge_results
 from kvstore.core.messages import Answered, Refused, ShardResult
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
@@ -209,6 +212,13 @@ class Requests:
             waiting.id = self._unnamed.to_bytes(16, "big")
         self.by_id[waiting.id] = waiting
         self.schedule(waiting, waiting.since)
+
+    def digest_of(self, message_id: MessageId, body: msgspec.Raw, homes: tuple[GroupId, ...]) -> bytes:
+        """See `request_digest`; of what was asked here it is known."""
+        waiting = self.by_id.get(message_id)
+        if waiting is not None and waiting.body == bytes(body):
+            return waiting.digest
+        return request_digest(body, homes)
 
     def rename(self, waiting: Waiting, message_id: MessageId, now: int) -> None:
         """It has no id of its own, and is known by this one from now on."""

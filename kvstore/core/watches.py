@@ -25,7 +25,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -51,8 +51,8 @@ LINGER_US = 10_000_000
 """So long the feed goes on when nobody asks."""
 WAIT_US_MAX = 10_000_000
 """So long a client waits for what is older than the buffer."""
-_CHANGE_BYTES = 100
-"""About what a change takes in memory besides key and value."""
+_TRANSACTION_BYTES, _CHANGE_BYTES = 300, 130
+"""About what a transaction takes in memory, and each of its changes besides key and value."""
 
 _LOOKED_MAX = 10_000
 """Transactions of the buffer that one answer looks at."""
@@ -173,7 +173,7 @@ class Watches:
         feed = self._feed
         assert feed is not None
         if client.starts or client.after >= feed.begin:
-            if client.starts or client.after > feed.upto or not self._answer(client, feed, out):
+            if client.starts or client.after >= feed.upto or not self._answer(client, feed, out):
                 self._clients[client] = None
                 (self._dues.append if live else self._dues.appendleft)(client)
             if client.starts or client.after > feed.upto:
@@ -426,13 +426,14 @@ def merged(told: list[Changed], upto: Timestamp) -> list[Changed]:
 
 
 def within(
-    released: list[Changed], after: Timestamp, first: bytes, end: bytes
+    released: Sequence[Changed], after: Timestamp, first: bytes, end: bytes
 ) -> tuple[list[Changed], Timestamp | None]:
     """What follows this version with first <= key < end (b"": no end); and up to which version that is all, None: up to
     the last one."""
     found: list[Changed] = []
     size, begin = 0, bisect_right(released, after, key=_version)
-    for version, changes in islice(released, begin, begin + _LOOKED_MAX):
+    for index in range(begin, min(begin + _LOOKED_MAX, len(released))):  # what is before may be very much
+        version, changes = released[index]
         some = [change for change in changes if between(change[0], first, end)]
         if some:
             found.append((version, some))
@@ -445,7 +446,8 @@ def within(
 
 
 def _size(changes: list[tuple[bytes, bytes | None]]) -> int:
-    return sum([_CHANGE_BYTES + len(key) + len(value or b"") for key, value in changes])
+    """About what a transaction with these changes takes in memory."""
+    return _TRANSACTION_BYTES + sum([_CHANGE_BYTES + len(key) + len(value or b"") for key, value in changes])
 
 
 def _key(change: tuple[bytes, bytes | None]) -> bytes:

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import structlog
-
 from kvstore.api import forms
 from kvstore.api.forms import Form
 from kvstore.api.http1 import Head
@@ -38,6 +36,7 @@ from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
 from kvstore.http.record import Record
 from kvstore.limits import Limits
+from multicast.logs import structlog
 from multicast.types import MessageId, Timestamp
 
 OWN_BYTES = 64 * 1024

@@ -20,13 +20,12 @@ import time
 from collections import deque
 from typing import cast
 
-import structlog
-
 from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
 from kvstore.http.answers import CONTINUE, Date, Response, encoded, stream_head
 from kvstore.http.app import HttpApi
 from kvstore.http.calls import OWN_BYTES, Call, Stream
 from kvstore.http.errors import Problem, too_large
+from multicast.logs import structlog
 
 CONCURRENT_MAX = 64
 """Requests of one connection that are under way at once, where it allows that at all."""

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import structlog
-
 from kvstore.api.http1 import Head
 from kvstore.api.model import Rule, Transaction, operations_of
 from kvstore.api.routes import Route
 from kvstore.config import LogSettings
+from multicast.logs import structlog
 
 DENIED = (401, 403)
 LINES_PER_SECOND = 20

@@ -8,7 +8,6 @@ cut off; one that falls behind the replica's buffer is told so.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from kvstore.api.events import encode_change, encode_end, encode_progress
@@ -21,8 +20,6 @@ from kvstore.limits import Limits
 from multicast.types import ZERO
 
 STALLED_SECONDS = 60.0
-PROGRESS_SECONDS = 1.0
-"""So often a client is told how far everything was told, while changes come; without any the replica says it."""
 
 
 class Watching:
@@ -60,7 +57,6 @@ class _Watch:
         self._call = call
         self._asked = asked
         self._pending = b""
-        self._marked_at = 0.0
         self._over = False
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -91,11 +87,9 @@ class _Watch:
             self._end(answer.code, answer.message)
 
     def _events(self, answer: Followed) -> bytes:
-        events = [encode_change(version, changes) for version, changes in answer.transactions]
-        if not events or time.monotonic() - self._marked_at > PROGRESS_SECONDS:
-            self._marked_at = time.monotonic()
-            events.append(encode_progress(answer.upto))
-        return b"".join(events)
+        """A change says how far everything was told, too."""
+        changes = b"".join([encode_change(version, changes) for version, changes in answer.transactions])
+        return changes or encode_progress(answer.upto)
 
     def _end(self, code: str, detail: str) -> None:
         self._pending += encode_end(self._asked.after or ZERO, code, detail)

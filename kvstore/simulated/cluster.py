@@ -175,7 +175,7 @@ class SimulatedCluster:
         own = random.Random(f"{seed}/history")
         self._history, self._looked_max = own.choice(HISTORIES), own.choice((2, 5, LOOKED_MAX))
         self._changes = own.choice((1, 5, PORTION_CHANGES))
-        self._buffer_bytes = own.choice((300, 5_000, BUFFER_BYTES_MAX))
+        self._buffer_bytes = own.choice((1_000, 16_000, BUFFER_BYTES_MAX))
         self.installations = 0
         self.world = World(
             self.topology,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from kvstore.api import leases
 from kvstore.api.model import (
     Add,
     Append,
@@ -13,7 +14,9 @@ from kvstore.api.model import (
     Delete,
     DeleteRange,
     Get,
+    LeasedPut,
     Min,
+    NoneNewer,
     Operation,
     Put,
     Range,
@@ -24,17 +27,28 @@ from kvstore.simulated.clients import Client, Workload
 from multicast.types import ZERO
 
 NESTERS = 3
+GRANTED = 0.1
+TTLS_MS = (200, 1000)
 _IN_A_BRANCH = (0, 1, 2, 3)
 _NESTED_IN_A_BRANCH = ((0, 1, 1, 2), (0, 0, 1), (0,))
 """By depth."""
 
 
 class Nester(Client):
-    """tokens: of those in whose name it asks, now and then."""
+    """tokens: of those in whose name it asks, now and then. It attaches keys to a lease, which it never renews: what
+    does so after its time is impossible."""
 
     def __init__(self, workload: Workload, rng: random.Random, tokens: Sequence[str]):
         super().__init__(workload, rng)
         self._tokens = tokens
+        self._lease = b""
+
+    def _choose(self) -> None:
+        if self._rng.random() >= GRANTED:
+            super()._choose()
+            return
+        self._lease = self._workload.new_id()
+        self.operate("grant", leases.grant(self._lease, self._rng.choice(TTLS_MS)), self.go_on)
 
     def drawn(self) -> tuple[str, Transaction]:
         if self._rng.random() < 0.2:
@@ -67,7 +81,10 @@ class Nester(Client):
     def _simple(self) -> Operation:
         rng, key = self._rng, self._rng.choice(self._workload.keys)
         number = rng.randint(0, 9)
+        told = [op.result.version for op in self._workload.history.operations.values() if op.result is not None]
         draws: tuple[tuple[int, Operation], ...] = (
+            (2, NoneNewer(rng.choice((key, key, b"key/")), rng.choice(told[-10:]) if told else ZERO)),
+            (2, LeasedPut(key, b"%d" % number, self._lease) if self._lease else Put(key, b"free")),
             (8, Put(key, b"%d" % number)), (4, Get(key)), (3, Add(key, number)), (2, Delete(key)),
             (1, Append(key, b"x")), (1, Min(key, number)), (2, Range(b"key/", 4)), (1, DeleteRange(key)),
         )  # fmt: skip

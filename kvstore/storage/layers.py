@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
+from itertools import islice
 
 from kvstore.storage.backend import places
 from kvstore.storage.history import Writes
@@ -13,29 +14,25 @@ _INSORT_MAX = 32
 
 
 class SortedKeys:
-    """Distinct keys in order, sorted when somebody looks."""
+    """The keys of a dict that loses none, in order, sorted when somebody looks."""
 
-    __slots__ = ("_keys", "_new")
+    __slots__ = ("_keys", "_of")
 
-    def __init__(self) -> None:
+    def __init__(self, of: dict[bytes, bytes]) -> None:
+        self._of = of
         self._keys: list[bytes] = []
-        self._new: list[bytes] = []
-
-    def add(self, key: bytes) -> None:
-        """`key` was not there before."""
-        self._new.append(key)
 
     def begin(self, start: bytes, reverse: bool = False) -> Iterator[bytes]:
         """As `Backend.scan`."""
-        keys, new = self._keys, self._new
-        if new:
+        keys, of = self._keys, self._of
+        if len(keys) < len(of):
+            new = list(islice(reversed(of), len(of) - len(keys)))
             if len(new) <= _INSORT_MAX:
                 for key in new:
                     insort(keys, key)
             else:
                 keys += new
                 keys.sort()
-            new.clear()
         for i in places(keys, start, reverse):
             yield keys[i]
 
@@ -52,7 +49,7 @@ class Layer:
         self.since: dict[bytes, bytes] = {}
         self.past: dict[bytes, Writes] = {}
         self.log: list[tuple[bytes, bytes]] = []
-        self.keys = SortedKeys()
+        self.keys = SortedKeys(self.data)
         self.ids: dict[MessageId, bytes] = {}
         self.parts: dict[MessageId, bytes | None] = {}
         self.notes: dict[bytes, bytes | None] = {}

@@ -337,7 +337,6 @@ class Store:
         if before[2] != after[2]:
             self._attach(key, before[2], after[2])
         if key not in layer.data:
-            layer.keys.add(key)
             layer.since[key] = at
         elif self._history_us:
             layer.past.setdefault(key, []).append((at, layer.data[key]))

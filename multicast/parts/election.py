@@ -5,13 +5,11 @@ process that has not heard its leader for too long first asks whether the others
 (pre-vote: Ongaro's thesis on Raft, 9.6). If a quorum does, it promises itself a higher ballot, and asks the others for
 their promises. Who promises takes no part any more in lower ballots, and says what it holds (its *vote*), in portions.
 With the votes of a quorum, its own among them, and having caught up with what any of these voters does not tell any
-more, the candidate has won. What follows from that is its user's: consensus (parts.paxos), or one state for all
-(parts.leadership).
+more, the candidate has won. What follows is its user's: consensus (parts.paxos), or one state for all (leadership).
 
 That a leader lives is told by its `Pulse`s, which overtake what waits for the disk, and by whatever else it says. A
 leader whose pulses a quorum has not answered for long has no majority: it says so, and is missed as if it were silent.
-That there is no connection to a leader is a hint: it shortens patience, and is no evidence. A wrong one costs a
-question.
+That there is no connection to a leader is a hint: it shortens patience; a wrong one costs a question.
 
     message     from -> to                    durable before it leaves
     Pulse       leader -> others              -  (answered by Echo)
@@ -154,6 +152,7 @@ class Election(Generic[V]):
         self._question = self._unanswered = 0
         self._unanswered_max = options.election_timeout_us // options.heartbeat_us
         self._echoed: set[ProcessId] = set()
+        self._answered: dict[ProcessId, int] = {}
         self._agreed: dict[ProcessId, int] = {}
         self._votes: dict[ProcessId, V] = {}
         self._asked: tuple[ProcessId, NewLeader] | None = None
@@ -213,8 +212,7 @@ class Election(Generic[V]):
     # -- candidates and voters ----------------------------------------------------------------------------------------
 
     def campaign(self, now: int, out: Outbox) -> None:
-        """Try to lead, whoever leads now. The own promise is on disk before anybody is asked, for those who lose their
-        disks (parts.rejoin)."""
+        """Try to lead, whoever leads now. The own promise is on disk before anybody is asked (see parts.rejoin)."""
         if self._self_id not in self.views.of[self.views.latest]:
             return
         number = max(self.promised.number, self.highest.number, self.views.latest << VIEW_BITS) + 1
@@ -246,8 +244,7 @@ class Election(Generic[V]):
         return True
 
     def _take_view(self, now: int, out: Outbox) -> None:
-        """The change that made a view has been delivered: bring that about, or wait for who does. Somebody was asked to
-        promise too early."""
+        """A view was made: bring it about, or wait for who does. Somebody was asked to promise too early."""
         if not self.promises:
             return
         if self.is_member and self._leads_to_view():
@@ -279,8 +276,7 @@ class Election(Generic[V]):
     def promise(self, what: str, ballot: Ballot, now: int, out: Outbox) -> None:
         """A higher ballot than any before. what: "promise" or "campaign"."""
         self.go(what)
-        self.promised = ballot
-        self.highest = max(self.highest, ballot)
+        self.promised, self.highest = ballot, max(self.highest, ballot)
         self._votes = {}
         self.wait(now)
         self._voter.ended(now, out)
@@ -379,11 +375,16 @@ class Election(Generic[V]):
 
     def _on_echo(self, sender: ProcessId, echo: Echo, now: int, out: Outbox) -> None:
         if echo.ballot == self.promised and self.state is LEADER:
+            self._answered[sender] = now
             self._echoed.add(sender)
             if self.views.can_elect(self._echoed | {self._self_id}):
                 self._echoed.clear()
                 self._unanswered = 0
                 self.has_majority = True
+
+    def answering(self, now: int) -> set[ProcessId]:
+        """Of a leader: itself, and who has answered one of its latest pulses and is connected."""
+        return {self._self_id, *(p for p, t in self._answered.items() if t > now - self._timer.timeout_us)} - self._away
 
     def _ask(self, now: int, out: Outbox) -> None:
         """Patience has ended: do others miss the leader, too? Until it is heard, the question stays the same."""
@@ -455,8 +456,7 @@ class Election(Generic[V]):
             self._deadlines.by("return", now)
 
     def come_back(self, ballot: Ballot, out: Outbox) -> None:
-        """Nothing depends any more on what this member has forgotten, in this ballot and later ones. What the user puts
-        in this batch becomes durable with it."""
+        """Nothing depends on what this member has forgotten in this ballot and later ones. Durable with this batch."""
         self.go("return")
         self.promised = max(self.promised, ballot)
         self.highest = max(self.highest, self.promised)

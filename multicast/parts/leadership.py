@@ -396,7 +396,7 @@ class Leadership(Generic[V, S]):
         self, group: GroupId, ballot: Ballot, now: int, out: Outbox, by: ProcessId | None = None
     ) -> None:
         """See `KnownLeaders.learn`."""
-        if group != self.group and ballot.view not in self.membership.views[group].of:
+        if ballot.view not in self.membership.views[group].of:
             out.send((ballot.leader,), ViewAsk())
         if self.leaders.learn(group, ballot, by):
             self._led.leaders_changed(now)

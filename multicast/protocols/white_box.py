@@ -342,9 +342,8 @@ class WhiteBox(MulticastProtocol):
         if ballot != self.leadership.joined:
             return
         if entry.phase == COMMITTED:
-            if entry.local is not None and entry.local != local:
+            if entry.local != local:
                 raise AssertionError(f"Invariant 3a: {entry.id.hex()} stamped {entry.local} and {local}")
-            entry.local = local
         elif entry.phase != ACCEPTED or entry.local != local:
             entry.phase, entry.local = ACCEPTED, local
             self._save_entry(entry, out)

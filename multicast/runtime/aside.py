@@ -10,13 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import structlog
-
 from multicast import wire
 from multicast.batch import Batch
 from multicast.checkpoint import Checkpoint, Checkpoints
 from multicast.engine import Engine
 from multicast.journal import Gone, Journal
+from multicast.logs import structlog
 from multicast.records import Delivered
 from multicast.retention import Retention
 from multicast.snapshot import Keeper

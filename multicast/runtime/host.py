@@ -18,11 +18,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
-
 from multicast.batch import Batch
 from multicast.engine import Engine
 from multicast.journal import Journal
+from multicast.logs import structlog
 from multicast.protocol import Application, MulticastProtocol, Overloaded
 from multicast.retention import Retention
 from multicast.runtime.aside import Aside
@@ -457,10 +456,6 @@ class Host:
                 self._set_timer()
 
     # -- for people ---------------------------------------------------------------------------------------------------
-
-    def connected(self) -> set[ProcessId]:
-        """To which peers there are connections in both directions."""
-        return self._links.both_ways()
 
     def status(self) -> dict[str, Any]:
         """Numbers for status pages and metrics, JSON-ready. Times in microseconds."""

@@ -28,6 +28,9 @@ from multicast.wire import FRAME_BYTES_MAX, Hello
 
 STRANGERS_MAX = 64
 """Connections that have not greeted yet."""
+READ_BYTES = 256 * 1024
+"""One buffer of this for all reads. A new one for each, as other protocols of asyncio have it, cuts the heap into
+pieces: what stays of a message pins a place in the midst of each."""
 
 
 class Incoming:
@@ -73,8 +76,9 @@ class Incoming:
             self.connection.write(ACK.pack(self.acknowledged, length))
 
 
-class Connection(asyncio.Protocol):
-    """One accepted connection: a stranger until it has greeted, then the one connection of an `Incoming`."""
+class Connection(asyncio.BufferedProtocol):
+    """One accepted connection: a stranger until it has greeted, then the one connection of an `Incoming`. What is read
+    lies in the listener's buffer until the next read, of whichever connection."""
 
     def __init__(self, listener: Listener):
         self._listener = listener
@@ -132,18 +136,23 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._listener.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
         try:
-            link = self._link
+            link, data = self._link, self._listener.buffer[:nbytes]
             if link is None:
                 self._buffer += data
                 greeted = self._greet()
                 if greeted is None:
                     return
-                link, data = greeted
-            self._frames(link, data)
+                link, rest = greeted
+                self._frames(link, rest)
+            else:
+                self._frames(link, data)
         except PeerError as error:
             self._listener.fault(self, self._link, str(error), fenced=isinstance(error, Fenced))
         except Exception as error:  # our own bug: the host must not go on
@@ -183,7 +192,7 @@ class Connection(asyncio.Protocol):
         self._listener.greeted(link, lost)
         return link, rest
 
-    def _frames(self, link: Incoming, data: bytes | bytearray) -> None:
+    def _frames(self, link: Incoming, data: bytes | bytearray | memoryview) -> None:
         """Hand every whole frame to the host; keep the rest."""
         if self._buffer:
             self._buffer += data
@@ -212,8 +221,8 @@ class Connection(asyncio.Protocol):
 class Listener:
     """The port of this process, and the connections that come in there. incoming: peer -> its link.
 
-    receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
-    heard(peer): it has dialled this process. fail(error): our own bug. tls: for all connections; None: without.
+    receive(peer, payload): a new frame, in order, not to be kept; may raise PeerError. reset(peer): the link lost its
+    memory. heard(peer): it has dialled this process. fail(error): our own bug. tls: for all connections; None: without.
     paused: nothing is read.
     """
 
@@ -239,6 +248,7 @@ class Listener:
         self.connections: set[Connection] = set()
         self.strangers: set[Connection] = set()
         self.paused = False
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self._address = address
         self._reset = reset
         self._heard = heard

@@ -34,11 +34,13 @@ STEADY_S = 2.0
 MISSING_S = 2.0
 """A peer that cannot be reached for so long is worth a line in the log."""
 WRITE_BYTES = 256 * 1024
+READ_BYTES = 4096
+"""At once. Only acknowledgements come; for why not into a new buffer, see `multicast.runtime.incoming`."""
 _REFUSAL_MAX = 500
 """So much of what a peer says is told."""
 
 
-class Outgoing(asyncio.Protocol):
+class Outgoing(asyncio.BufferedProtocol):
     """The sending end of the link to one peer, over all its connections.
 
     dirty: where it puts itself when it has something for the next `flush`. reset(peer): the link lost its memory.
@@ -73,6 +75,7 @@ class Outgoing(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._lost: asyncio.Future[None] | None = None
         self._buffer = b""
+        self._read = memoryview(bytearray(READ_BYTES))
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._dirty = False
@@ -203,11 +206,14 @@ class Outgoing(asyncio.Protocol):
 
     # -- what the peer answers ----------------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._transport is None:
             return
         try:
-            data = self._buffer + data
+            data = self._buffer + self._read[:nbytes]
             if not self.ready:
                 data = self._welcome(data)
             if self.ready and len(data) >= ACK.size:

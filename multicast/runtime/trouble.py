@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import structlog
+from multicast.logs import structlog
 
 _TOLD_MAX = 1000
 

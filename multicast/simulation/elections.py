@@ -6,7 +6,8 @@ link; if that loses its memory on the way, the vote is not whole. The first ball
 (and `reach`, and the last instance that it names) a leader has, too; so has, of a group that acts as one process, who
 begins to act as its leader, of a quorum's `Position`s of just this ballot. Where who has won brings the others into one
 state, majorities have said that they have taken over that of just this ballot: of the ballot's view, and of the one
-before it unless another ballot of this view has begun (multicast.membership).
+before it unless another ballot of this view has begun (multicast.membership). There, who leads or follows does so
+in the ballot that it has promised, and in no other.
 
 Who comes back after the loss of its disk does so when it may: when all others have answered it, in a ballot above all
 in which others may have its vote, with what its group and a quorum of every other one say that it must have
@@ -98,12 +99,14 @@ class Elections(Checker):
                 if some.portions.get(args[0], 0) > 0:
                     del some.portions[args[0]]
         ballot = election.promised
+        leadership: Any = getattr(node.protocol, "leadership", None)
+        if leadership is not None and election.takes_part and leadership.joined != ballot:
+            self._wrong(node, ballot, f"takes part in {tuple(leadership.joined)}")
         if election.state in _WON:
             if self._judged.get(node.pid) != ballot and ballot.number > _FIRST_NUMBER:
                 self._judged[node.pid] = ballot
                 self._judge(node, ballot, votes.get(ballot, _Votes()))
                 votes.clear()
-            leadership: Any = getattr(node.protocol, "leadership", None)
             if election.state == "leader" and self._leading.get(node.pid) != ballot and leadership is not None:
                 self._leading[node.pid] = ballot
                 self._judge_begin(node, leadership.joined)

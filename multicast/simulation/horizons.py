@@ -1,7 +1,8 @@
 """PrimCast: what a process counts on when it delivers has been said by majorities, and is so (lines 9-30).
 
 *Horizon*: nothing that a group stamps later is stamped up to it, and what is delivered is not above it. So whoever is
-in the same epoch, or a later one, and has a longer T, has nothing there that is stamped so low. *Quorum clock*: a
+in the same epoch, or a later one, and has a longer T, has nothing there that is stamped so low. (Who does not take part
+in an epoch, as that has not begun, does not count on anything in it, and it may never begin.) *Quorum clock*: a
 majority of some view have had clocks so high. *Decided*: what a delivery's timestamp is made of, a majority of the
 group has acknowledged in one epoch. The harm in less takes a message that comes just then, and an election by just
 those who do not know of it. Like in `invariants`, variables of protocols are known by name only.
@@ -68,8 +69,10 @@ class Horizons(Checker):
         if not protocol.is_member():
             self._known.pop(pid, None)
             return
-        before = self._known.get(pid)
-        now = _Known(protocol.leadership.joined, protocol.t.length, clocks.horizon)
+        before, epoch = self._known.get(pid), protocol.leadership.joined
+        counted_on = before.horizon if before is not None and before.epoch == epoch else 0
+        horizon = clocks.horizon if protocol.election.takes_part else counted_on
+        now = _Known(epoch, protocol.t.length, horizon)
         if before is None or (before.epoch, before.length, before.horizon) != (now.epoch, now.length, now.horizon):
             self._known[pid] = now
             self._judge_horizon(node, protocol, before, now)

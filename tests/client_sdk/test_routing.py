@@ -44,6 +44,15 @@ def test_of_several_shards_the_leaders_come_first() -> None:
     assert orders == {(A, C), (C, A)}, "the work of being asked is shared"
 
 
+def test_what_anybody_can_do_is_spread_over_those_who_do_not_lead() -> None:
+    made = router(view())
+    orders = {tuple(made.anybody(0.0)) for _ in range(50)}
+    assert {order[0] for order in orders} == {B, D} and all({*order[2:]} == {A, C} for order in orders)
+    made.suspect(B, 10.0)
+    assert {tuple(made.anybody(10.5)) for _ in range(50)} == {(D, A, C, B), (D, C, A, B)}
+    assert router(None).anybody(0.0) == [B]
+
+
 def test_without_a_view_the_seeds_are_asked() -> None:
     assert router(None).candidates((), 0.0) == [B]
     assert router(None).shards_of([b"k"]) == ()

@@ -11,10 +11,10 @@ import random
 import sys
 
 import msgspec
-import structlog
 
 from multicast import registry
 from multicast.journal import Journal
+from multicast.logs import structlog
 from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
 from multicast.runtime import FileDisk, Host

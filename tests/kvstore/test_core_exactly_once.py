@@ -132,6 +132,15 @@ def test_another_body_under_the_same_id_has_no_effect():
     assert bench.answers()[0].result.results[0].value == 5
 
 
+def test_another_body_that_is_delivered_under_the_id_of_a_request_that_waits_here_is_told_from_it():
+    bench = Bench()
+    message_id = bench.request(write(key(0), value=b"waits"))
+    bench.deliver(write(key(0), value=b"came first"), message_id, origin=1)
+    (answer,) = bench.answers()
+    assert answer.code == "id_reused"
+    assert bench.store.get(key(0)).value == b"came first"
+
+
 def test_a_shard_that_knows_the_id_with_another_body_votes_so():
     bench = Bench()
     message_id = bench.new_id()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from kvstore.core import watches
@@ -15,6 +19,7 @@ from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox
 from multicast.types import ZERO, Timestamp, Topology
+from multicast.wire import APPLICATION, Codec
 from tests.kvstore.one_replica import NOW, Bench, key, write
 
 A, B, C = key(0), key(1), key(2)
@@ -233,6 +238,27 @@ def test_an_answer_that_does_not_tell_all_says_up_to_where_it_does(monkeypatch: 
     assert watches.within(released, at(2), b"", b"")[0] == released[2:]
 
 
+class Looked(Sequence[Changed]):
+    """Counts how often one of them is looked at."""
+
+    def __init__(self, released: list[Changed]):
+        self.times = 0
+        self._released = released
+
+    def __len__(self) -> int:
+        return len(self._released)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.times += 1
+        return self._released[index]
+
+
+def test_who_has_seen_nearly_all_of_the_buffer_costs_no_look_at_what_he_has_seen() -> None:
+    released = Looked([change(n, B) for n in range(10_000)])
+    assert watches.within(released, at(9_997), b"", b"") == ([change(9_998, B), change(9_999, B)], None)
+    assert released.times < 20
+
+
 def test_a_change_within_the_bounds_is_told_whatever_comes_before_them() -> None:
     bench = Bench()
     low, high = sorted((B, C))
@@ -246,7 +272,7 @@ def test_a_change_within_the_bounds_is_told_whatever_comes_before_them() -> None
 
 def test_what_leaves_the_buffer_makes_room() -> None:
     bench = Bench()
-    bench.replica.watches.buffer_bytes_max = 300
+    bench.replica.watches.buffer_bytes_max = 1_000
     questions = live(bench)
     for number in range(1, 6):
         new = change(1_000 * number, B)
@@ -255,7 +281,7 @@ def test_what_leaves_the_buffer_makes_room() -> None:
         bench.order(bench.multicast()[0], at=NOW + 1_000 * number + 1)
         bench.tick(PACE_US)
         questions = asked(bench)
-    assert 0 < bench.replica.status()["watch_buffer_bytes"] <= 300 and bench.replica.watches.released == 5
+    assert 0 < bench.replica.status()["watch_buffer_bytes"] <= 1_000 and bench.replica.watches.released == 5
 
 
 def test_who_begins_does_not_wait_for_news() -> None:
@@ -298,3 +324,30 @@ def test_a_shard_says_what_it_does_not_know_any_more() -> None:
     changes, out = Changes(Peers(0, Topology.grid(1, 1), lambda shard: 0), store), ApplicationOutbox()
     told = changes.ask(0, ChangesAfter(1, ZERO, ZERO, False, b"", b""), NOW, out)
     assert told is not None and told.transactions is None and told.upto == store.complete_to > ZERO
+
+
+@pytest.mark.parametrize("changes", [1, 20])
+def test_the_buffer_takes_as_much_memory_as_it_says(changes: int) -> None:
+    """As it comes over a link."""
+    codec = Codec((), (ChangesTold,))
+    bench = Bench(topology=Topology.grid(2, 3))
+    bench.replica.watches.buffer_bytes_max = 1 << 30
+    questions = live(bench)
+    many = 4000 // changes
+    new = [(Timestamp(NOW + 1_000 + n, n << 40), [(b"key-%d-%d" % (n, m), b"%040d" % m) for m in range(changes)])
+           for n in range(many)]  # fmt: skip
+    data = codec.encode(APPLICATION, ChangesTold(1, questions[3].number, new, new[-1][0], new[-1][0]))
+    del new
+    tracemalloc.start()
+    try:
+        _, told = codec.decode(data)
+        bench.hear(3, told)
+        [moves_own_shard_on] = bench.multicast()
+        bench.order(moves_own_shard_on, at=NOW + 1_000_000)
+        bench.answers()
+        del told
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bench.replica.watches.released == many
+    assert 0.8 * taken < bench.replica.watches.buffer_bytes < 1.2 * taken

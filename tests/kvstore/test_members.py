@@ -6,10 +6,12 @@ import pytest
 
 from kvstore.config import ReplicaConfig
 from kvstore.core.bundles import decode_bundle
-from kvstore.members import TooFew, Unfit, Wanted, change_for, check_enough, decode_note, is_done
+from kvstore.members import TooFew, Unfit, Wanted, ask_for, change_for, check_enough, decode_note, is_done
 from multicast.membership import Change, Views, change_payload
-from multicast.types import AppMessage
+from multicast.types import AppMessage, Topology
+from tests.multicast.lockstep import Lockstep
 
+SECOND = 1_000_000
 NEW = ReplicaConfig(id=7, shard=0, host="127.0.0.1", peer_port=1007, http_port=1107, added=True)
 
 
@@ -60,8 +62,65 @@ def test_no_change_after_which_the_shard_would_stand_still(
     if not missing:
         check_enough(views, change, there)
         return
-    with pytest.raises(TooFew, match=f"no connection to: {missing}$"):
+    with pytest.raises(TooFew, match=f"take no part in it now: {missing}$"):
         check_enough(views, change, there)
+
+
+def lockstep() -> Lockstep:
+    world = Lockstep(Topology.grid(1, 3), "white_box")
+    world.settle()
+    world.advance(SECOND)
+    return world
+
+
+def ask(world: Lockstep, process: int, wanted: Wanted) -> bool:
+    """Whether something is multicast. TooFew."""
+    found: list[AppMessage] = []
+    assert not ask_for(wanted, world.protocol(process), world.now, bytes(16), found.append)
+    return bool(found)
+
+
+def test_who_has_lost_its_disk_is_not_there_until_it_takes_part_again() -> None:
+    """It is connected; with it counted the shard would stand still until the new one has all that there is."""
+    world = lockstep()
+    world.cut.add((2, 1))  # so it waits for the answer of 2
+    world.lose_disk(1)
+    world.advance(3 * SECOND)
+    assert not world.protocol(1).is_member()
+    with pytest.raises(TooFew, match=r"take no part in it now: 1$"):
+        ask(world, 0, Wanted(add=NEW))
+    with pytest.raises(TooFew, match=r"take no part in it now: 1$"):
+        ask(world, 0, Wanted(remove=2))
+    assert ask(world, 0, Wanted(remove=1))
+    world.cut.clear()
+    world.advance(5 * SECOND)
+    leader = next(process for process in range(3) if world.protocol(process).role() == "leader")
+    assert world.protocol(1).is_member() and ask(world, leader, Wanted(add=NEW))
+
+
+def test_whose_connection_is_lost_is_not_there_though_it_has_just_answered() -> None:
+    world = lockstep()
+    election = world.protocol(0).election
+    assert election is not None
+    election.on_connected(2, False, world.now)
+    with pytest.raises(TooFew, match=r"take no part in it now: 2$"):
+        ask(world, 0, Wanted(add=NEW))
+    election.on_connected(2, True, world.now)
+    assert ask(world, 0, Wanted(add=NEW))
+
+
+def test_who_stands_still_is_not_there_though_it_is_connected() -> None:
+    world = lockstep()
+    assert ask(world, 0, Wanted(add=NEW))
+    world.cut |= {(0, 2), (2, 0)}
+    world.advance(3 * SECOND)
+    with pytest.raises(TooFew, match=r"take no part in it now: 2$"):
+        ask(world, 0, Wanted(add=NEW))
+
+
+def test_who_does_not_lead_says_whom_to_ask() -> None:
+    with pytest.raises(TooFew, match="replica 0 leads the shard: ask it"):
+        ask(lockstep(), 1, Wanted(add=NEW))
 
 
 def test_the_last_replica_stays_and_something_must_be_wanted() -> None:

@@ -26,9 +26,35 @@ kept = bytes(2 * HEAP_BLOCK_BYTES)
 print(mallinfo().hblks - before)
 """
 
+_THREAD = """
+import ctypes, sys, threading
+from kvstore.process import keep_heap_compact
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="no glibc of 2021 or later")
+libc = ctypes.CDLL(None)
+if sys.argv[1] == "compact":
+    keep_heap_compact()
+kept = []
+for _ in range(3):
+    thread = threading.Thread(target=lambda: kept.append(bytes(10_000)))
+    thread.start()
+    thread.join()
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+_GLIBC = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="no glibc of 2021 or later")
+
+
+@_GLIBC
 @pytest.mark.parametrize(("how", "mapped"), [("compact", "1"), ("as it is", "0")])
 def test_large_blocks_stay_out_of_the_heap_though_others_were_freed(how: str, mapped: str) -> None:
     found = subprocess.run([sys.executable, "-c", _PROGRAM, how], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == mapped
+
+
+@_GLIBC
+@pytest.mark.parametrize(("how", "heaps"), [("compact", 1), ("as it is", 2)])
+def test_threads_have_no_heaps_of_their_own(how: str, heaps: int) -> None:
+    found = subprocess.run([sys.executable, "-c", _THREAD, how], capture_output=True, text=True, check=True)
+    assert found.stdout.count("<heap nr=") == heaps

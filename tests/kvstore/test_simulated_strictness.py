@@ -82,7 +82,7 @@ def test_as_many_groups_as_claimed_are_not_too_many(variant: strictness.Variant,
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(8, marks=pytest.mark.full)])
-@pytest.mark.parametrize("protocol", ["skeen", "white_box", "primcast"])
+@pytest.mark.parametrize("protocol", ["skeen", "white_box", pytest.param("primcast", marks=pytest.mark.full)])
 def test_the_rule_of_the_store_withstands_the_search(protocol: str, seeds: int) -> None:
     for seed in range(seeds):
         outcome = run_seed(Settings(protocol=protocol, profile="chase", shards=3), seed)

@@ -14,6 +14,9 @@ search has found yet: the test bed lacks eyes for it. A name there is that of a 
 (`tests.planted.in_place`): of a rule of one part, whose harm takes an unlikely schedule. What was planted and does no
 harm is no bug: `HARMLESS` in its module lists it, and its docstring says why. A bug that needs a staged schedule is a
 test in tests/multicast.
+
+`dear.json` lists the bugs that only the full run looks for, as they take long to find, each with a cheaper one of the
+same protocol that the same check finds: by default that shows that the check sees.
 """
 
 from __future__ import annotations
@@ -49,6 +52,9 @@ def small(**options: str) -> Settings:
 
 SMALL = small()
 
+LIKE_FILE = Path(__file__).with_name("dear.json")
+LIKE: dict[str, str] = json.loads(LIKE_FILE.read_text()) if LIKE_FILE.exists() else {}
+"""Bugs that take long to find -> a cheap one of the same protocol, which the same check finds."""
 FIRST_SEEDS: dict[str, int | str | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
 _MODULES = {
     "CatchUp": multicast.engine, "Recorder": multicast.engine, "Lanes": multicast.engine, "Engine": world,

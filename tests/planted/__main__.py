@@ -1,4 +1,5 @@
-"""`python -m tests.planted [MODULE ...]`: find the cheapest seed for each planted bug anew; write `first_seeds.json`.
+"""`python -m tests.planted [MODULE ...]`: find the cheapest seed for each planted bug anew; write `first_seeds.json`,
+and in the end `dear.json`.
 
 After changes of protocols, faults or draws, when test_mutants has become slow or fails. A bug keeps its seed if that
 still finds it at a low price. It can be interrupted: what is found is written at once.
@@ -9,13 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kvstore.simulated import runner
 from multicast import registry
 from multicast.simulation.mutants import load
 from multicast.simulation.worlds import run_seed
 from tests.planted import (
+    LIKE,
+    LIKE_FILE,
     SEEDS_FILE,
     SEEDS_MAX,
     Planted,
@@ -37,6 +40,8 @@ from tests.planted import (
 
 CHEAP_S = 0.4
 """Processor time of a run that needs no better one."""
+DEAR_S = 1.0
+"""Processor time from which on a bug is left to the full run, if half of it finds another one of its kind."""
 ENOUGH = 4
 """Of so many seeds that find a bug the cheapest is taken."""
 
@@ -67,6 +72,24 @@ def cheapest(bug: Planted | store.Planted, seeds: int) -> tuple[int, float, str]
     return seed, taken, check
 
 
+def kind(bug: Planted | store.Planted, check: str) -> tuple[str, str, bool]:
+    """What a bug is like: found by the same check, of the same protocol, in the same kind of world."""
+    if isinstance(bug, Planted):
+        return bug.protocol.specification.name, check, False
+    return bug.settings.protocol, check, True
+
+
+def write_dear(prices: Mapping[str, tuple[float, tuple[str, str, bool]]]) -> None:
+    """prices: key -> processor seconds and `kind` of the bugs that were looked for; of the others the file keeps what
+    it says."""
+    like = {key: other for key, other in LIKE.items() if key not in prices and other not in prices}
+    for key, (seconds, one) in prices.items():
+        others = [(price, other) for other, (price, its) in prices.items() if its == one and price <= seconds / 2]
+        if seconds > DEAR_S and others:
+            like[key] = min(others)[1]
+    LIKE_FILE.write_text(json.dumps(dict(sorted(like.items())), indent=2) + "\n")
+
+
 def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield from sorted(load("tests.planted").items())  # type: ignore[misc]
     yield "store", store.PLANTED_IN_STORE
@@ -92,15 +115,18 @@ def main() -> None:
     given = parser.parse_args()
     known: dict[str, int | str | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
     every = {bug.key for _, bugs in modules() for bug in bugs}
-    total = 0.0
+    total, prices = 0.0, {}
     for bug in [bug for module, bugs in modules() if module in (given.modules or [module]) for bug in bugs]:
         best = cheapest(bug, given.seeds)
         if best or not isinstance(known.get(bug.key), str):
             known[bug.key] = best[0] if best else None
         print(f"{bug.key:56} {best or 'NOT FOUND'}", flush=True)
-        total += best[1] if best else 0
+        if best:
+            total += best[1]
+            prices[bug.key] = (best[1], kind(bug, best[2]))
         lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(known[key])}" for key in sorted(every & known.keys()))
         SEEDS_FILE.write_text("{\n" + lines + "\n}\n")
+    write_dear(prices)
     print(f"{total:.1f} s of processor time in all")
 
 

@@ -56,6 +56,16 @@ class ComparedWithinNotWaitedFor(LocalPlan):
     """A vote on what nested transactions compare is read though an earlier transaction still writes the key."""
 
 
+@rewrite("every_operation", "if self.nested:", "if False:")
+class WrittenWithinNotWaitedFor(LocalPlan):
+    """Of what nested transactions write, and of numbers in them, those who come after know nothing."""
+
+
+@rewrite("reaches_unnamed", "in operations_of(self.transaction)", "in simple(self.transaction.success)")
+class ReachedWithinNotWaitedFor(LocalPlan):
+    """A nested transaction that deletes a range, or attaches a key to a lease, names all that it touches."""
+
+
 @rewrite("_complete", "found, fate.truths))", "found))")
 class TruthsForgotten(Replica):
     """Beside an id it is not remembered which nested transactions held."""
@@ -85,6 +95,8 @@ PLANTED_IN_STORE = (
     Planted("compared_afterwards", "serial execution", core=ComparedAfterwards, settings=ONE_SHARD),
     Planted("other_branch_within", "serial execution", OtherBranchWithin, settings=NESTED),
     Planted("compared_within_not_waited_for", "", core=ComparedWithinNotWaitedFor, settings=NESTED),
+    Planted("written_within_not_waited_for", "", core=WrittenWithinNotWaitedFor, settings=NESTED),
+    Planted("reached_within_not_waited_for", "", core=ReachedWithinNotWaitedFor, settings=NESTED),
     Planted("truths_forgotten", "", TruthsForgotten, settings=NESTED),
     Planted("told_of_another_branch", "", core=ToldOfAnotherBranch, settings=NESTED),
     Planted("within_unchecked", "serial execution", core=WithinUnchecked, settings=RULED),

@@ -163,7 +163,7 @@ class NothingIsPulled(Signals):
         self._last_pull = now
 
 
-@rewrite("_items", "expired = delivery.expired or message_id <", "expired = len(shards) > 1 and message_id <")
+@rewrite("_items", "= delivery.expired or message_id <", "= len(shards) > 1 and message_id <")
 class ExpiredIsApplied(Replica):
     """What came too late for its id has its effect nevertheless, in bundles for one shard."""
 

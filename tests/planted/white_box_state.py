@@ -143,6 +143,13 @@ class VotesTwice(WhiteBox):
     """A process votes for a ballot again that it has promised."""
 
 
+@rewrite("_on_new_state", "own.state is PROMISED and ballot == own.promised and", "own.state is PROMISED and",
+         part="leadership")  # fmt: skip
+class JoinsWhatItGaveUp(WhiteBox):
+    """A state that comes late is joined although a higher ballot is promised by now: its process accepts in a ballot
+    whose end it has vouched for."""
+
+
 @rewrite("_confirm_by_quorum", "(enough or self.joined.number == FIRST_NUMBER)", "True", part="leadership")
 class LeadsAlone(WhiteBox):
     """A new leader does not wait until a quorum has its state. (That does harm once members change.)"""

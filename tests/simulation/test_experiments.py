@@ -133,6 +133,16 @@ def test_every_figure_has_claims_and_every_claim_a_figure() -> None:
     assert {figure.name for figure in figures.figures(True)} < set(figures.names())
 
 
+def test_a_leader_crashes_under_the_papers_load() -> None:
+    """As many times fewer clients than its 6,000 as processors are slower: the same share of what they can do."""
+    for quick in (True, False):
+        (figure,) = [figure for figure in figures.figures(quick) if figure.name == "recovery"]
+        for one in figures.points(figure, RECORDED, 1):
+            slower = one.cpu.input_us / RECORDED.input_us
+            assert one.in_flight * slower == 6_000
+            assert one.destinations == 4
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from multicast import registry
 from multicast.protocols.white_box import ACCEPTED, Accept, AcceptAck, NewState
 from multicast.simulation.invariants import WhiteBoxInvariants
+from multicast.simulation.runner import run_seed
 from multicast.types import AppMessage, Ballot, Timestamp, Topology
+from tests.planted import SMALL
 
 M, OTHER = b"m" * 16, b"o" * 16
 
@@ -81,3 +84,8 @@ def test_a_leader_knows_the_stamp_that_it_accepted_as_a_follower(held: int, repo
         watched.checker.on_handled(watched.nodes[1], "on_message", (sender, ack, 0, None), [])
     watched.handle(2, NewState(Ballot(5, 0), 0, [], 0), joined=Ballot(5, 0), m=20, o=held)
     assert watched.reports == reports
+
+
+def test_who_wins_an_epoch_that_never_begins_counts_on_nothing_in_it() -> None:
+    """A quorum has promised it and promises a rival the next one, which has a proposal of an epoch before both."""
+    assert run_seed(registry.load("primcast"), 92000, SMALL).violations == []

@@ -16,7 +16,8 @@ from multicast.simulation.mutants import Bug, load, search
 from multicast.simulation.runner import Settings, run_seed
 from multicast.types import Topology
 from tests.house import ROOT
-from tests.planted import FAULTS, FIRST_SEEDS, Planted
+from tests.planted import FAULTS, FIRST_SEEDS, LIKE, Planted
+from tests.planted.__main__ import finds, kind, modules
 from tests.planted.white_box import SlowOwnDeliver
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,6 +27,7 @@ SEEDS_TRIED = 200
 PLANTED: dict[str, tuple[Planted, ...]] = load("tests.planted")  # type: ignore[assignment]
 BUGS = [(module, bug) for module, bugs in PLANTED.items() for bug in bugs if not bug.elusive]
 HARMLESS = [bug for module in PLANTED for bug in getattr(import_module(f"tests.planted.{module}"), "HARMLESS", ())]
+EVERY = {bug.key: bug for _, bugs in modules() for bug in bugs}
 CORRECT = [
     *((name, {}) for name in registry.names()),
     ("quasi_genuine", {"liveness": "periodic"}),
@@ -33,7 +35,13 @@ CORRECT = [
 ]
 
 
-OF_BUGS = pytest.mark.parametrize(("module", "bug"), BUGS, ids=[f"{module}-{bug.name}" for module, bug in BUGS])
+OF_BUGS = pytest.mark.parametrize(
+    ("module", "bug"),
+    [
+        pytest.param(module, bug, id=f"{module}-{bug.name}", marks=[pytest.mark.full] * (bug.key in LIKE))
+        for module, bug in BUGS
+    ],
+)
 
 
 @OF_BUGS
@@ -59,6 +67,20 @@ def test_what_finds_a_planted_bug_finds_nothing_without_it(
 def test_what_does_no_harm_is_not_found(bug: Planted, seeds: int) -> None:
     assert "(" in bug.about, "the docstring says why"
     assert not any(bug.run(seed).violations for seed in range(1, seeds + 1))
+
+
+@pytest.mark.parametrize("key", sorted(LIKE))
+def test_what_is_left_to_the_full_run_is_like_what_is_not(key: str) -> None:
+    one, other = EVERY[key], EVERY[LIKE[key]]
+    assert kind(one, "") == kind(other, "") and not one.elusive and not other.elusive
+    assert other.key not in LIKE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("key", sorted(LIKE))
+def test_the_same_check_finds_both(key: str) -> None:
+    checks = {finds(bug, bug.first_seed) for bug in (EVERY[key], EVERY[LIKE[key]])}
+    assert len(checks) == 1 and all(checks), f"{checks}: `python -m tests.planted` looks for others"
 
 
 def test_all_bugs_have_been_looked_for() -> None:
@@ -107,8 +129,9 @@ def test_without_a_planted_bug_nothing_is_found(name: str, options: dict[str, st
     assert not any(failed.values()), failed
 
 
-def test_a_slow_delivery_to_oneself_is_no_bug() -> None:
-    failed = {seed: run_seed(SlowOwnDeliver, seed, FAULTS).violations for seed in range(40, 46)}
+@pytest.mark.parametrize("seeds", [1, pytest.param(6, marks=pytest.mark.full)])
+def test_a_slow_delivery_to_oneself_is_no_bug(seeds: int) -> None:
+    failed = {seed: run_seed(SlowOwnDeliver, seed, FAULTS).violations for seed in range(40, 40 + seeds)}
     assert not any(failed.values()), failed
 
 

@@ -20,7 +20,7 @@ from multicast.types import Timestamp
 from tests.planted import skeen as planted
 from tests.simulation.conftest import Done
 
-SMALL = Settings(groups=2, messages=12)
+SMALL = Settings(groups=2, messages=12, size="small")
 
 
 def _traced(protocol: type[MulticastProtocol], seed: int, settings: Settings) -> tuple[str, list[dict[str, Any]]]:

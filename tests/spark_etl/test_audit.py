@@ -661,6 +661,7 @@ def test_a_read_at_an_old_position_is_a_cycle_with_real_time(audit: AuditRun):
 # -- damaged files ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_missing_replica_leaves_open_what_only_it_could_tell(audit: AuditRun, tmp_path: Path):
     run = bank_run()
     exchange(run, 4, 3, 4)

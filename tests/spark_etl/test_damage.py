@@ -19,7 +19,6 @@ from tests.spark_etl.forged import forge
 from tests.spark_etl.runs import SEGMENT, bank_run
 from tests.spark_etl.test_inputs import read
 
-FLIPS = 30
 FAITHFUL = ("delivery", "transactions", "clients", "bank")
 
 
@@ -32,15 +31,16 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("flips", [10, pytest.param(100, marks=pytest.mark.full)])
 @pytest.mark.parametrize("protocol", ["white_box", "quasi_genuine", "toto"])
-def test_a_flipped_byte_is_named_in_its_file_and_only_there(tmp_path: Path, protocol: str):
+def test_a_flipped_byte_is_named_in_its_file_and_only_there(tmp_path: Path, protocol: str, flips: int):
     """In runs with crashes and lost disks, at any byte: header, frame, body, end of a batch."""
     run = tmp_path / "run"
     run_seed(Settings(protocol=protocol, seconds=1.0), 3, run)
     assert read(run).inputs.problems == []
     rng = random.Random(protocol)
     files = sorted(path for path in run.glob("replicas/*/journal/*.seg") if path.stat().st_size)
-    for _ in range(FLIPS):
+    for _ in range(flips):
         path = rng.choice(files)
         data = path.read_bytes()
         at = rng.randrange(len(data))
@@ -82,6 +82,7 @@ def bytes_of_changes(before: Path, after: Path) -> set[int]:
     return {after[0] for before, after in pairs if before[2] != after[2]}
 
 
+@pytest.mark.full
 def test_forged_and_swapped_records_are_found_and_nobody_else_is_accused(spark: Any, calm: Path, tmp_path: Path):
     """Most replicas of each shard are right: what others read of the forgeries is held against nobody."""
     run = tmp_path / "run"

@@ -72,6 +72,7 @@ def test_every_forgery_is_named_or_known_to_be_beyond_us(
     assert [f"{name}: {got[name]}" for name in expected if got[name] != expected[name]] == []
     assert any("acknowledged operations stand in the journals of a minority of a shard" in n for n in report.notes)
     assert any("acknowledged operations are not in the journals" in note for note in report.notes)
+    assert any("what most replicas of its shard contradict was left out" in note for note in report.notes)
 
 
 @pytest.mark.full
