@@ -17,7 +17,7 @@ import pytest
 
 from multicast.visual.inline import PAGE, joined, single_page
 from multicast.visual.recorded import Run, play
-from multicast.visual.scenario import described, scenarios, stage
+from multicast.visual.scenario import described, find, scenarios, stage
 from multicast.visual.server import Server, serve
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -185,7 +185,9 @@ SOME = ("01-skeen", "05-leader-crash", "06b-join-toto", "09b-erratum-primcast", 
 )
 def test_a_scenario_is_clicked_through(name: str, reader: Page) -> None:
     page = reader
+    press(page, "Home", "ArrowRight")  # Elsewhere than a scenario opens: so its answer is seen to have come.
     page.click(f"[data-key='scenario-{name}']")
+    sync_api.expect(page.locator(".where")).to_contain_text(f"step {find(name).at} of")
     sync_api.expect(page.locator(".current .scenario")).to_contain_text(described(name)["title"])
     page.wait_for_selector("li.current .note")
     press(page, "Home")
