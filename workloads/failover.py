@@ -32,7 +32,6 @@ import msgspec
 
 from client_sdk import AsyncClient, KvError
 from kvstore.api.shard_map import ShardMap
-from multicast.runtime.failpoints import Faults
 from workloads.bench.clusters import UP_SECONDS, ClusterFailed, fresh_cluster
 from workloads.nemesis.cluster import Cluster, NemesisFailed, until
 
@@ -188,7 +187,7 @@ class SlowDisks:
             await asyncio.sleep(SETTLE_SECONDS)
             await self.look()
             for replica in self.cluster.replicas.values():
-                replica.fail(Faults(sync_ms=self.sync_ms))
+                replica.slow_syncs(self.sync_ms)
             began = told = time.monotonic()
             while (now := time.monotonic()) < began + minutes * 60:
                 await self.look()
@@ -203,7 +202,7 @@ class SlowDisks:
                 writer.cancel()
             await asyncio.gather(*writers, return_exceptions=True)
             for replica in self.cluster.replicas.values():
-                replica.fail(Faults())
+                replica.slow_syncs(0)
         answers = sum(len(times) for times in load.answers.values())
         text = f"{answers} writes, {load.failed} failed, {self.changed} changes of leader"
         print(f"{minutes:g} minutes with syncs that take {self.sync_ms} ms longer, {clients} clients: {text}")

@@ -62,6 +62,10 @@ class Replica:
         beside.write_bytes(msgspec.json.encode(faults))
         os.replace(beside, self.view / "faults")
 
+    def slow_syncs(self, sync_ms: int) -> None:
+        """From now on every sync of its journal takes so many milliseconds longer, and nothing else is wrong."""
+        self.fail(Faults(sync_ms=sync_ms))
+
     async def facts(self) -> dict[str, Any]:
         """What it says of itself (`/v1/cluster`), and with it its `leader`; empty if it does not answer."""
         try:
