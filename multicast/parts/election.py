@@ -115,7 +115,7 @@ class Election(Generic[V]):
     views: of the group; see multicast.membership. members, others: of the views that count. quorum: of the first view.
     state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun. has_majority: of a leader: a
     quorum has answered one of its latest pulses; it leads the first ballot before it has ever been answered.
-    promised: the highest ballot promised. highest: the highest heard of.
+    promised: the highest ballot promised. highest: the highest heard of, promised or not.
     deadlines: the user's; this part adds its timers, the user one more: "return", for who has lost its disk.
     position(): how much of the group's history is here. bytes_of(entry): of a vote.
     """
@@ -186,7 +186,7 @@ class Election(Generic[V]):
         self.state = after
         self.takes_part = after is LEADER or after is FOLLOWER
         self.has_majority = after is LEADER and (self.promised.number > FIRST_NUMBER or not self.others)
-        self._unanswered = 0
+        self._question = self._unanswered = 0
         self._echoed.clear()
 
     @property
@@ -215,7 +215,7 @@ class Election(Generic[V]):
         """Try to lead, whoever leads now. The own promise is on disk before anybody is asked (see parts.rejoin)."""
         if self._self_id not in self.views.of[self.views.latest]:
             return
-        number = max(self.promised.number, self.highest.number, self.views.latest << VIEW_BITS) + 1
+        number = max(self.highest.number, self.views.latest << VIEW_BITS) + 1
         position = self._position()
         self.promise("campaign", Ballot(number, self._self_id), now, out)
         self.send_vote(self._voter.vote(position), out)
@@ -404,14 +404,12 @@ class Election(Generic[V]):
         else:
             misses = sender == self.promised.leader or self._timer.misses(now)
         if misses and self.promises:
-            out.send((sender,), Agreed(max(self.promised, self.highest), doubt.question))
+            out.send((sender,), Agreed(self.highest, doubt.question))
         elif doubt.ballot < self.promised and self.promises:
             out.send((sender,), Nack(self.promised))
 
     def _on_agreed(self, sender: ProcessId, agreed: Agreed, now: int, out: Outbox) -> None:
-        if agreed.question != self._question or self.state is LEADER or not self.is_member:
-            return
-        if not self.knows_view(sender, agreed.ballot, out):
+        if agreed.question != self._question or not self.knows_view(sender, agreed.ballot, out):
             return
         self.highest = max(self.highest, agreed.ballot)
         self._agreed[sender] = now
@@ -441,8 +439,7 @@ class Election(Generic[V]):
         self.tell_view((sender,), out)
         if sender not in self.members:  # it was removed, and nobody stands again on its account
             return
-        highest = max(self.promised, self.highest)
-        bound = self.rejoin.on_returned(sender, returned, highest, self._position(), out)
+        bound = self.rejoin.on_returned(sender, returned, self.highest, self._position(), out)
         if bound is None:
             return
         self.highest = max(self.highest, bound)

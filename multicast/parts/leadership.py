@@ -331,8 +331,7 @@ class Leadership(Generic[V, S]):
             raise PeerError("the state of somebody else's ballot")
         if own.state is REJOINING:
             if ballot >= own.promised and own.rejoin.may_join(ballot) and own.assemble(sender, state):
-                if self._held is None or ballot >= self._held.ballot:
-                    self._held = state
+                self._held = state
                 out.catch_up(sender)
                 self._return_if_caught_up(now, out)
         elif own.state is PROMISED and ballot == own.promised and own.assemble(sender, state):
@@ -408,16 +407,16 @@ class Leadership(Generic[V, S]):
         ballot = heartbeat.ballot
         if ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
-        if self.election.state is REJOINING and ballot >= self.election.promised:
+        if self.election.state is REMOVED:
+            return
+        if ballot < self.election.promised:
+            out.send((sender,), Nack(self.election.promised))
+        elif self.election.state is REJOINING:
             self.election.heard(now)
             self.leaders.learn(self.group, ballot)
             self._view_begun(ballot, out)  # who was removed need not answer
             if heartbeat.position > self._deliveries.position:
                 out.catch_up(sender)
-        elif self.election.state is REMOVED:
-            return
-        elif ballot < self.election.promised:
-            out.send((sender,), Nack(self.election.promised))
         elif ballot == self.joined:
             self.election.heard(now, heartbeat.resigning)
             self._view_begun(ballot, out)

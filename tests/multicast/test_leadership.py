@@ -245,6 +245,22 @@ def test_a_quorum_that_agreed_long_ago_does_not_count() -> None:
     assert group.election(2).state is FOLLOWER, "it has heard its leader since"
 
 
+def test_an_answer_that_comes_when_the_election_is_won_changes_nothing() -> None:
+    group = Group()
+    group.cut = {(2, 0), (2, 1)}
+    group.campaign(2)
+    group.live(2 * PATIENCE)
+    question = group.election(2)._question
+    assert group.election(2).state == CANDIDATE and question, "nobody has heard of it"
+    group.cut = set()
+    group.members[1].handlers[NewLeader].call(2, NewLeader(Ballot(2, 2), 0), group.now, group.members[1].out)
+    group.settle()
+    assert group.election(2).state == LEADER
+    for p in (0, 1):
+        group.election(2)._on_agreed(p, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
+    assert group.election(2).state == LEADER and group[2].joined == Ballot(2, 2)
+
+
 def test_a_leader_that_nobody_answers_has_no_majority_and_is_missed_though_it_is_heard() -> None:
     group = Group()
     group.live(OPTIONS.heartbeat_us)
@@ -320,6 +336,21 @@ def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
     assert group[0].joined == group[1].joined == Ballot(5, 0) and group.election(0).state == LEADER
 
 
+def test_a_leader_that_knows_of_a_higher_ballot_is_not_reassured_by_its_own_messages() -> None:
+    group = Group()
+    group.members[0].handlers[Nack].call(2, Nack(Ballot(4, 2)), group.now, group.members[0].out)
+    waits = group.election(0)._timer.deadline
+    group[0].hear(0, Ballot(1, 0), waits - 1, group.members[0].out)
+    assert group.election(0)._timer.deadline == waits
+
+
+def test_a_leader_stands_above_all_for_which_one_without_memory_may_have_voted() -> None:
+    """At once: ballot by ballot it would take as many elections."""
+    group = Group()
+    group.election(0).on_returned(2, Returned(7, Ballot(9, 1)), group.now, group.members[0].out)
+    assert group.election(0).promised == Ballot(10, 0)
+
+
 def test_a_promised_ballot_gets_no_second_vote() -> None:
     group = Group()
     group.campaign(2)
@@ -368,6 +399,56 @@ def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> No
     group.settle()
     assert group.election(2).state == FOLLOWER and group.members[2].words == ["late"]
     assert group[1].joined == Ballot(2, 1), "no other election was needed"
+    assert group[2].leaders[0] == Ballot(2, 1), "nobody else tells it any more"
+
+
+def test_who_missed_two_elections_asks_for_each_state_at_once() -> None:
+    member = Member(2)
+    for ballot in (Ballot(2, 1), Ballot(3, 0)):
+        member.handlers[Heartbeat].call(ballot.leader, Heartbeat(ballot, 0, False), 1, member.out)
+    assert [m.ballot for _, m, _ in member.out.sends if isinstance(m, Vote)] == [Ballot(2, 1), Ballot(3, 0)]
+
+
+def test_who_lost_its_disk_fetches_what_its_leader_tells_of_while_it_waits() -> None:
+    member = Member(2, saved=Saved({}, first=False, lost=True))
+    member.handlers[Heartbeat].call(0, Heartbeat(Ballot(1, 0), 5, False), 1, member.out)
+    assert member.out.catch_ups == [0]
+
+
+def _returning(reach: int) -> tuple[Member, int]:
+    """Who has lost its disk, and holds the state of a ballot that it may join when it has deliveries up to `reach`; its
+    question."""
+    member = Member(2, saved=Saved({}, first=False, lost=True))
+    member.leadership.tick(1, member.out)
+    [question] = [m.question for _, m, _ in member.out.sends if isinstance(m, Returned)]
+    for p in (0, 1):
+        member.handlers[Highest].call(p, Highest(question, Ballot(1, 0), 0, 0), 1, member.out)
+    member.handlers[State].call(1, State(Ballot(5, 1), reach, []), 1, member.out)
+    assert member.leadership.election.state == REJOINING
+    member.out.sends.clear()
+    member.out.catch_ups.clear()
+    return member, question
+
+
+def test_who_has_its_state_and_lacks_deliveries_only_fetches_them() -> None:
+    """Each time that it asks for a state, its leader sends all of it."""
+    member, _ = _returning(reach=3)
+    member.leadership.tick(100 * OPTIONS.retry_us, member.out)
+    assert member.out.catch_ups and not member.out.sends
+    member.position = 3
+    member.leadership.installed(100 * OPTIONS.retry_us, member.out)
+    assert member.leadership.joined == Ballot(5, 1) and member.leadership.election.state == FOLLOWER
+
+
+def test_who_may_not_join_its_state_any_more_asks_for_another() -> None:
+    """A member was added since, and had promised a higher ballot when it was asked."""
+    member, question = _returning(reach=1)
+    _changed(member, Change(0, True, 7))
+    member.handlers[Highest].call(7, Highest(question, Ballot(6, 0), 0, 0), 2, member.out)
+    member.leadership.installed(2, member.out)
+    assert member.leadership.election.state == REJOINING
+    member.leadership.tick(100 * OPTIONS.retry_us, member.out)
+    assert [m.bound for _, m, _ in member.out.sends if isinstance(m, Returned)] == [Ballot(6, 0)]
 
 
 def test_a_restarted_leader_waits_or_stands_again() -> None:
@@ -477,3 +558,14 @@ def test_who_is_new_promises_though_it_has_nothing_and_keeps_to_it() -> None:
     assert again.leadership.election.state == REJOINING, "it has promised a higher one"
     again.handlers[State].call(0, State(ballot, 0, []), 5, again.out)
     assert again.leadership.joined == ballot
+
+
+def test_who_is_new_gives_up_a_state_that_it_holds_when_it_promises_a_higher_ballot() -> None:
+    """Else it acknowledged in a ballot whose end it has vouched for."""
+    member, ballot = Member(7), Ballot((1 << VIEW_BITS) + 2, 0)
+    _changed(member, Change(0, True, 7))
+    member.handlers[State].call(0, State(ballot, 5, []), 1, member.out)
+    member.handlers[NewLeader].call(1, NewLeader(Ballot(ballot.number + 1, 1), 1), 2, member.out)
+    member.position = 5
+    member.leadership.installed(3, member.out)
+    assert member.leadership.election.state == REJOINING and member.leadership.joined < ballot

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
-from multicast.parts.ballots import Heartbeat
-from multicast.protocol import Outbox, Overloaded
+from multicast.parts.ballots import Heartbeat, Joined
+from multicast.protocol import Outbox, Overloaded, Saved
 from multicast.protocols.white_box import ACCEPTED, Accept, Deliver, Multicast, NewLeaderAck, WhiteBox
 from multicast.records import Delivered
-from multicast.types import FINAL, Ballot, Timestamp, Topology
+from multicast.types import FINAL, AppMessage, Ballot, Timestamp, Topology
 from tests.conformance.journals import History, Submission, check
 from tests.multicast.lockstep import Lockstep
 from tests.planted.rewriting import rewrite
@@ -81,6 +82,29 @@ def test_the_stamp_of_a_groups_latest_ballot_counts_in_whatever_order_they_come(
     for ballot, local in ((Ballot(2, 4), Timestamp(9, 1)), (Ballot(1, 3), Timestamp(5, 1))):
         process.on_message(ballot.leader, Accept(message.id, 1, ballot, local, None), world.now, Outbox())
     assert process.entries[message.id].accepts[1] == (Ballot(2, 4), Timestamp(9, 1))
+
+
+def test_a_follower_votes_with_the_stamp_that_it_has_acknowledged_last() -> None:
+    """Its leader has dropped a late copy, and stamps another one, in the same ballot."""
+    world = cluster(groups=1)
+    message, process = world.message(0), world.protocol(1)
+    for local in (Timestamp(5, 0), Timestamp(9, 0)):
+        out = Outbox()
+        process.on_message(0, Accept(message.id, 0, Ballot(1, 0), local, message), world.now, out)
+    assert [s.local for s in process.vote().entries] == [Timestamp(9, 0)]
+    assert [key for key, _, _ in out.changes] == [b"m" + message.id]
+
+
+def test_the_first_leader_of_a_restored_group_stamps_above_what_was_delivered_before() -> None:
+    """Nobody's vote tells it a clock."""
+    topology, options = Topology.grid(1, 3), WhiteBox.specification.options(clock="logical")
+    before = dict(WhiteBox(0, topology, options, random.Random(0)).history.given(1, Timestamp(1_000, 0)))
+    process, message = WhiteBox(0, topology, options, random.Random(0)), AppMessage(bytes(16), (0,), b"", 0)
+    process.on_start(Saved(before, 1, first=False), 0, Outbox())
+    process.on_message(0, Joined(Ballot(1, 0)), 1, Outbox())
+    process.on_message(0, Multicast(message), 2, out := Outbox())
+    [accept] = [sent for _, sent, _ in out.sends if isinstance(sent, Accept)]
+    assert accept.local > Timestamp(1_000, 0)
 
 
 def test_groups_deliver_common_messages_in_one_order() -> None:

@@ -248,14 +248,6 @@ class AcceptsAfterPromise(WhiteBox):
 
 
 @rewrite(
-    "_accept_if_complete", "elif entry.phase != ACCEPTED or entry.local != local:", "elif entry.phase != ACCEPTED:"
-)
-class NewStampNotSaved(WhiteBox):
-    """A message that was accepted before keeps its stamp in a later ballot. (The state of that ballot has brought its
-    own stamp, or left the message out: in one ballot it has one.)"""
-
-
-@rewrite(
     "_accept_if_complete",
     "self.clock.advance(entry.highest.time)",
     "self.clock.advance(local.time)",
@@ -476,7 +468,7 @@ class MemberByRestart(WhiteBox):
     """Who lost its disk and is restarted takes part as if it had never lost it."""
 
 
-@rewrite("on_returned", "highest = max(self.promised, self.highest)", "highest = self.joined", part="election")
+@rewrite("on_returned", "returned, self.highest,", "returned, self._voter.joined,", part="election")
 class JoinedIsHighest(WhiteBox):
     """Who lost its disk hears of joined ballots only, not of promised ones."""
 
@@ -490,6 +482,6 @@ class RejoinsBehindState(WhiteBox):
 HARMLESS = (
     Planted(JoinedBeforeSync), Planted(LeadsBeforeSync), Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted),
     Planted(EarlyKept), Planted(DeliversAfterPromise), Planted(AcceptsKept),
-    Planted(OwnStateNotCounted), Planted(DeliversBeforeJoining), Planted(NewStampNotSaved),
+    Planted(OwnStateNotCounted), Planted(DeliversBeforeJoining),
 )  # fmt: skip
 PLANTED = planted_in(__name__, HARMLESS)
