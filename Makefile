@@ -50,7 +50,7 @@ test-full: java $(STAMP) ## all tests, with those that take long
 	$(PYTHON) -m pytest --full -n $(WORKERS) $(PYTEST_ARGS)
 	echo "==> Tests finished in $$((SECONDS - start)) s"
 
-lint: $(STAMP) ## ruff: style and formatting
+lint: $(STAMP) ## ruff: style
 	@$(PYTHON) -m ruff check .
 
 format: $(STAMP) ## ruff: apply the safe fixes

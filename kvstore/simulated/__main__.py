@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kvstore.simulated import schedules, strictness
-from kvstore.simulated.runner import Settings, Summary, run_seed
+from kvstore.simulated.runner import Summary, run_seed
+from kvstore.simulated.settings import Settings
 from multicast import registry
 from multicast.simulation.cli import BadUsage, option_pairs, seed_range
 from multicast.simulation.drawing import protocol_options

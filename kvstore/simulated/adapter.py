@@ -7,6 +7,7 @@ from typing import get_args
 
 from kvstore.core.signals import SignalRule
 from kvstore.simulated import runner, schedules
+from kvstore.simulated import settings as store_settings
 from multicast.protocol import MulticastProtocol
 from multicast.simulation.observe import Observer
 from multicast.simulation.runner import Outcome, Settings
@@ -15,7 +16,7 @@ from multicast.simulation.runner import Outcome, Settings
 class StoreWorld:
     """See `multicast.simulation.worlds.SeedRunner`."""
 
-    profiles = runner.PROFILES
+    profiles = store_settings.PROFILES
 
     def check(self, protocol: type[MulticastProtocol], settings: Settings) -> None:
         """ValueError for settings that mean nothing here."""
@@ -27,14 +28,14 @@ class StoreWorld:
     ) -> Outcome:
         """The same seed as in `python -m kvstore.simulated run`, with the store's own signals."""
         name = protocol.specification.name
-        chosen = runner.Settings(
+        chosen = store_settings.Settings(
             protocol=name,
             profile=settings.profile,
             size=settings.size,
             shards=settings.groups,
             replicas=settings.replicas,
             options=settings.options,
-            **dict.fromkeys(runner.DRAWN),
+            **dict.fromkeys(store_settings.DRAWN),
         )
         run = runner.run_seed(chosen, seed, protocol=protocol, observers=observers)
         return Outcome(

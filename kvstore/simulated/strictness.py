@@ -15,7 +15,8 @@ import msgspec
 
 from kvstore.simulated import schedules
 from kvstore.simulated.checks import STRICTNESS
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from multicast import registry
 from multicast.simulation.drawing import protocol_options
 from multicast.types import Topology

@@ -27,7 +27,8 @@ from kvstore.core.bundles import decode_bundle, decode_transaction
 from kvstore.core.execution import Execution, vote
 from kvstore.core.messages import Vote
 from kvstore.core.plans import LocalPlan
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import Timestamp, created_us

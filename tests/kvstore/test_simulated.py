@@ -17,8 +17,9 @@ from kvstore.simulated.__main__ import app
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from kvstore.simulated.late import Copies
-from kvstore.simulated.runner import DRAWN, Settings, run_seed
+from kvstore.simulated.runner import run_seed
 from kvstore.simulated.serial import serial_execution
+from kvstore.simulated.settings import DRAWN, Settings
 from kvstore.storage.store import Store
 from multicast import registry
 from multicast.simulation import runner as simulation

@@ -12,7 +12,8 @@ from kvstore.core.execution import Execution
 from kvstore.simulated import ranging
 from kvstore.simulated.clients import Operated
 from kvstore.simulated.ranging import Ranger
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 
 SEEDS = range(6)
 

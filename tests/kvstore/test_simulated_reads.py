@@ -10,7 +10,8 @@ from kvstore.api.model import Get, Put, Range, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute
 from kvstore.simulated.cluster import SimulatedCluster
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from multicast.protocol import Outbox
 from multicast.protocols.white_box import AcceptAck, Deliver, WhiteBox
 from multicast.types import ProcessId, new_message_id

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from kvstore.simulated import schedules, strictness
 from kvstore.simulated.__main__ import app
 from kvstore.simulated.checks import STRICTNESS
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from multicast import registry
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from kvstore.api.model import CUT, Transaction
 from kvstore.api.shard_map import ShardMap
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from kvstore.storage.cut import Cut
 from kvstore.storage.store import Store
 from multicast.types import GroupId, Timestamp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvstore.core.execution import Execution
 from kvstore.core.leases import Leases
 from kvstore.core.replica import Replica
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 

@@ -11,7 +11,7 @@ from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.signals import Signals
 from kvstore.core.versions import Versions
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 

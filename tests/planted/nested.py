@@ -9,7 +9,7 @@ from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
 from kvstore.core.rights import Rights
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvstore.core.versions import Versions
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from kvstore.storage.history import Past
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store

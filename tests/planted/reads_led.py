@@ -3,7 +3,7 @@ lets a leader answer with a position that is too old."""
 
 from __future__ import annotations
 
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from multicast.parts.epoch_reads import EpochReads
 from multicast.parts.reign_reads import ReignReads
 from multicast.protocols.fastcast import FastCast

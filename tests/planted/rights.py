@@ -6,7 +6,7 @@ from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.rights import Rights
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from tests.planted.moves import CALM
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted

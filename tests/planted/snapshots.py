@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from kvstore.storage import snapshot
 from kvstore.storage.backend import IDS, NOTES, PARTS, TABLES
 from multicast import snapshot as transfer

@@ -35,7 +35,8 @@ from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
 from kvstore.core.signals import Signals
-from kvstore.simulated.runner import Outcome, Settings, run_seed
+from kvstore.simulated.runner import Outcome, run_seed
+from kvstore.simulated.settings import Settings
 from kvstore.storage.backend import DATA, META, Changes
 from kvstore.storage.store import Store
 from multicast.protocol import ApplicationOutbox

@@ -16,7 +16,7 @@ from kvstore.core.rights import Rights
 from kvstore.core.signals import Signals
 from kvstore.core.versions import Versions
 from kvstore.core.watches import Watches
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from kvstore.storage.store import Store
 from tests.planted.leases import SMALL as LEASES
 from tests.planted.moves import FORGETTING, MOVING, THREE

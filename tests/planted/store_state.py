@@ -13,7 +13,7 @@ from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Requests, Waiting
 from kvstore.core.signals import Signals
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from kvstore.storage.store import Store
 from multicast.checkpoint import Checkpoints
 from tests.planted.rewriting import rewrite

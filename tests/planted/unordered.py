@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvstore.core.collects import Collects, _Collect
 from kvstore.core.positions import Positions
 from kvstore.core.reads import Reads
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 

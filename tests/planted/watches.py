@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstore.core.changes import Changes
 from kvstore.core.watches import Watches
-from kvstore.simulated.runner import Settings
+from kvstore.simulated.settings import Settings
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store
 from tests.planted.rewriting import rewrite

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from multicast import registry
 from spark_etl.audit.case import Case
 from spark_etl.audit.runner import Audit

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kvstore.core.audit import Read, decode_outcomes, encode_outcomes
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from multicast.records import HEADER_BYTES, Completed, Delivered, SegmentHeader, scan
 from multicast.types import Timestamp
 from spark_etl.audit.runner import Audit

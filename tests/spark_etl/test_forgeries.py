@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from spark_etl.report import Report
 from tests.spark_etl import folded
 from tests.spark_etl.altered import ALTERED

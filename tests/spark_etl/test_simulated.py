@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from kvstore.core.audit import APPLIED
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
 from kvstore.simulated.schedules import play
+from kvstore.simulated.settings import Settings
 from multicast.types import OPTIMISTIC
 from spark_etl.audit.runner import Audit
 from spark_etl.ingest.journals import parse_segment

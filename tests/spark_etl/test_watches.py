@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvstore.simulated.runner import Settings, run_seed
+from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import Settings
 from multicast.types import ZERO, Timestamp
 from spark_etl.audit.runner import Audit
 from spark_etl.checks import watches

@@ -1,0 +1,240 @@
+"""The course of one run: what its seed draws, clients and faults side by side, then health until all is finished.
+
+Every kind of thing that is drawn has a generator of its own, named after it: what a run draws of one kind does not
+change with what it draws of another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from kvstore.core.bundles import EMPTY
+from kvstore.core.replica import Replica
+from kvstore.simulated import (
+    backups,
+    chase,
+    late,
+    leasing,
+    moving,
+    nested,
+    past,
+    ranging,
+    reading,
+    ruling,
+    watched,
+)
+from kvstore.simulated.checks import check
+from kvstore.simulated.clients import Workload
+from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.simulated.judging import Judge
+from kvstore.simulated.repeating import Repetitions
+from kvstore.simulated.settings import Settings
+from kvstore.storage.store import Store
+from multicast.protocol import MulticastProtocol
+from multicast.simulation import drawing, faults, forgotten, joins
+from multicast.simulation.checkers import attach
+from multicast.simulation.elections import Elections, Returns
+from multicast.simulation.endings import Endings
+from multicast.simulation.growing import Growth
+from multicast.simulation.injector import Injector
+from multicast.simulation.joins import Joins
+from multicast.simulation.observe import Observer
+from multicast.simulation.scene import EPOCH_US
+from multicast.simulation.true_time import TrueTime
+from multicast.simulation.vouching import Vouching
+from multicast.types import Topology
+
+_SECONDS, _SECONDS_SMALL = (2, 4, 8), (0.3, 0.6, 1.0)
+_CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
+
+
+class Course:
+    """See the module. name: of the run, in its journals. faults: those that took place, by kind. The rest: see
+    `kvstore.simulated.runner.run_seed`."""
+
+    def __init__(
+        self, settings: Settings, seed: int, name: str, kind: type[MulticastProtocol], replica: type[Replica],
+        store: type[Store], observers: Sequence[Observer],
+    ):
+        self.settings = settings
+        self.seed = seed
+        self._specification = kind.specification
+        self._rng = random.Random(f"{settings.protocol}/{seed}/store")
+        self._size = drawing.size(settings.protocol, seed, settings.size)
+        replicas = 3 if self._chases and kind.specification.fault_tolerant else settings.replicas
+        topology = drawing.topology(self._rng, self._size, kind, settings.shards, replicas)
+        self.shards, self.replicas = len(topology.groups), len(topology.groups[0])
+        options = self._draw_options(kind, topology)
+        typed = drawing.protocol_options(kind, options)
+        conditions = chase.conditions() if self._chases else drawing.conditions(self._rng, self._size, typed)
+        self._span_us = self._draw_span_us()
+        lot = self._lot("joins")
+        self._changes = joins.draw(lot, topology, self._span_us, kind.specification) if self._strikes else []
+        spares = joins.with_spares(topology, self._changes).spares
+        free = len(topology.processes) + sum(map(len, spares.values()))
+        grows = bool(settings.grows) and kind.specification.changes_members
+        self.cluster = SimulatedCluster(
+            kind, self.shards, self.replicas, seed, signals=settings.signals, options=options, conditions=conditions,
+            replica=replica, store=store, name=name, drops=self._strikes, spares=spares,
+            later=range(free, free + self.replicas) if grows else (), shared_reads=bool(settings.reads),
+        )  # fmt: skip
+        self._coming = Joins(kind.specification, lot, self._size.patience_us, EMPTY)
+        self._growth = Growth(self._lot("growth"), self.shards, self._size.patience_us, EMPTY) if grows else None
+        self._observe(observers)
+        self.workload = self._clients()
+        self.asked = past.start(self.workload, self._of("store"), settings.past)
+        self.watches = watched.start(self.workload, self._of("store"), settings.watch)
+        self.faults: dict[str, int] = {}
+        self.violations: list[str] = []
+
+    def run(self) -> None:
+        """All of it. Whatever an error of a replica raises comes out."""
+        world = self.cluster.world
+        copies, injector = self._begin()
+        world.run_for(self._span_us)
+        if copies is not None:
+            copies.stop()
+        judge = Judge(self.cluster, self.workload, self._growth)
+        if self._chases:
+            world.heal()
+            judge.conclude()
+        else:
+            self._end(judge, injector, copies)
+        world.stop()
+        self.violations += [f"{checker}: {text}" for checker, text in world.violations]
+        self.violations += check(self.cluster, self.workload.history, self.asked, self.watches)
+
+    # -- what is drawn ------------------------------------------------------------------------------------------------
+
+    @property
+    def _chases(self) -> bool:
+        return self.settings.profile == "chase"
+
+    @property
+    def _strikes(self) -> bool:
+        return self.settings.profile == "faults"
+
+    def _of(self, what: str) -> str:
+        return f"{self.settings.protocol}/{self.seed}/{what}"
+
+    def _lot(self, what: str) -> random.Random:
+        return random.Random(self._of(f"store {what}"))
+
+    def _draw_options(self, kind: type[MulticastProtocol], topology: Topology) -> dict[str, str]:
+        """In a chase either clock, since stamps differ for other reasons; under faults what the protocol draws, with
+        long or short windows; else the defaults. What the user fixes goes first. The clients send to any shards
+        through any replica."""
+        rng = self._lot("options")
+        given = self.settings.options
+        if self._chases:
+            return {"clock": rng.choice(("logical", "hybrid", "hybrid")), **given}
+        if not self._strikes:
+            return given
+        fixed = {"clock": "hybrid", **given}
+        if fixed["clock"] == "hybrid":
+            fixed.setdefault("dedup_window_us", str(rng.choice((20_000_000, 20_000_000, 4_000_000, 1_000_000))))
+        if hasattr(kind.specification.options, "senders"):
+            fixed.setdefault("senders", "")
+        return drawing.options(rng, self._size, kind, topology, 0, fixed)
+
+    def _draw_span_us(self) -> int:
+        """Of the time with faults."""
+        seconds = self.settings.seconds
+        if self._chases:
+            return int((seconds or 0) * 1e6) or chase.SPAN_US
+        return int((seconds or self._rng.choice(_SECONDS_SMALL if self._small else _SECONDS)) * 1e6)
+
+    @property
+    def _small(self) -> bool:
+        return self._size is drawing.SMALL
+
+    # -- who takes part -----------------------------------------------------------------------------------------------
+
+    def _observe(self, observers: Sequence[Observer]) -> None:
+        world = self.cluster.world
+        world.observers += observers
+        checkers = (TrueTime(self.cluster.options), Vouching(self._specification), Elections(), Returns())
+        attach(world, *checkers)
+        if self._changes:
+            attach(world, self._coming)
+        if self._growth is not None:
+            attach(world, self._growth)
+
+    def _clients(self) -> Workload:
+        settings, end = self.settings, EPOCH_US + self._span_us
+        if self._chases:
+            return chase.Chase(self.cluster, self.seed, settings.clients or chase.CLIENTS, end)
+        drawn = self._rng.choice(_CLIENTS_SMALL if self._small else _CLIENTS)
+        return Workload(self.cluster, self.seed, settings.clients or drawn, end)
+
+    def _begin(self) -> tuple[late.Copies | None, Injector | None]:
+        """Start the replicas and their clients, and plan the faults. Who sends late copies, and who strikes."""
+        world = self.cluster.world
+        if self._strikes:
+            faults.skew(self._rng, world)
+        elif self._chases:
+            chase.prepare(self.cluster, self._rng)
+        world.start()
+        self._start_clients()
+        if self._changes:
+            self._coming.plan(self._changes)
+        wander = not self._chases and self.settings.signals is None
+        if wander:
+            moving.start(self.workload, self._of("store"), self._span_us, self.settings.moves)
+        copies = late.start(self.workload, self._of("store"), wander) if self.settings.late else None
+        if self._growth is not None:
+            moving.start_to(self._growth.group, self.workload, self._of("store"), self._span_us)
+            self._growth.plan(self._span_us // 2)
+        return copies, self._injector() if self._strikes else None
+
+    def _start_clients(self) -> None:
+        settings, workload, lots = self.settings, self.workload, self._of("store")
+        if settings.ranges:
+            workload.when_open.append(lambda: ranging.start(workload, self.seed))
+        if settings.bounds:
+            workload.when_open.append(lambda: ranging.start_bounds(workload, self.seed))
+        workload.start()
+        workload.reads = bool(settings.reads)
+        if settings.reads:
+            reading.start(workload, lots)
+        if settings.leases:
+            leasing.start(workload, lots)
+        if settings.rights:
+            ruling.start(workload, lots)
+        if settings.nested:
+            nested.start(workload, lots, ruling.TOKENS if settings.rights else ())
+        if settings.backups:
+            backups.start(workload, lots, self._span_us)
+
+    def _injector(self) -> Injector:
+        """Of all faults, in the order of their times."""
+        world, topology, pace = self.cluster.world, self.cluster.topology, self._size.fault_pace
+        specification, span = self._specification, int(self._span_us / pace)
+        planned = faults.draw(self._rng, topology, span)
+        planned += faults.draw_disk(self._rng, topology, span, specification.survives_lost_disk)
+        planned += faults.draw_gaps(self._lot("gaps"), topology, span, specification)
+        planned += forgotten.draw(self._lot("forgotten"), topology, span, specification)[0]
+        if self._changes:
+            planned = joins.strike(self._lot("strike"), topology, planned)
+        # Replicas refuse the ids of clients whose clocks differ from theirs by more than the window. That is no fault
+        # of theirs; so clocks stay within half of it.
+        apart_us = self.cluster.options.dedup_window_us // 2
+        return Injector(world, drawing.paced(planned, pace), apart_us, len(self._changes))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _end(self, judge: Judge, injector: Injector | None, copies: late.Copies | None) -> None:
+        """Health until everybody has everything, however the run ends (`Endings`); then old requests once more."""
+        world = self.cluster.world
+        if injector is None:
+            world.heal()
+        endings = Endings(
+            world, self._specification, self.cluster.options, judge, self._lot("endings"), injector
+        )
+        endings.all_return = self._coming.stop()
+        self.faults = endings.counts
+        endings.run()
+        endings.counts.update(self._coming.counts)
+        if not world.violations:
+            Repetitions(self.workload, self._of("store"), copies).judge()
