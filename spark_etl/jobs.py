@@ -31,6 +31,7 @@ from spark_etl.frames.relations import SHARDS_MAX
 from spark_etl.ingest.show import show as record_at
 from spark_etl.ingest.tables import Unreadable
 from spark_etl.page import histories as histories_page
+from spark_etl.prepare import prepare as keep_classes
 from spark_etl.report import Report, console, render, render_violation, to_json, visible
 from spark_etl.session import CannotStart
 from spark_etl.stages import Progress, Stages, write
@@ -247,6 +248,22 @@ def check_history(
     else:
         histories.render_many(report, terminal)
     raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def prepare(quiet: Quiet = False) -> None:
+    """Make audits start sooner, once per installation.
+
+    Keeps Spark's classes beside the installed packages as Java has loaded them. `make` does it. Another version of
+    Java or of Spark does without, until this is said again.
+
+    Exit status: 0; 2 if it could not.
+
+    \b
+    python -m spark_etl prepare
+    """
+    with _stage("prepare", quiet) as progress:
+        print(keep_classes(progress))
 
 
 @app.command()

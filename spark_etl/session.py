@@ -11,8 +11,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 JAVA_MAJOR_MIN = 17
 
@@ -23,6 +25,8 @@ of 100 records that was half of the processor time."""
 _SMALL_JVM = " -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 _SOON_OVER = " -XX:TieredStopAtLevel=1"
 """Java's second compiler pays after some minutes: what it compiles takes half of the processor time."""
+_WARNINGS = " -Xlog:disable -Xlog:all=warning:stderr"
+"""Java's own, as that kept classes do not fit; it would write them to standard output."""
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 _SMALL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
@@ -35,8 +39,8 @@ class CannotStart(Exception):
     """Spark cannot run here; the text says why and what to do."""
 
 
-def check_java() -> None:
-    """CannotStart unless there is a Java that Spark 4 runs on."""
+def check_java() -> str:
+    """What the Java says of itself that Spark is to run on. CannotStart unless Spark 4 does."""
     remedy = f"install Java {JAVA_MAJOR_MIN} or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -44,23 +48,38 @@ def check_java() -> None:
         where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the path"
         raise CannotStart(f"the audit runs on Spark, which needs Java, and {where}; {remedy}")
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    said = answer.stderr + answer.stdout
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     major = int(found[2] or 0) if found and found[1] == "1" else int(found[1]) if found else 0
     if major < JAVA_MAJOR_MIN:
         raise CannotStart(f"Spark needs Java {JAVA_MAJOR_MIN} or newer, and {java} is version {major}; {remedy}")
+    return said
+
+
+def kept_classes(java: str) -> Path:
+    """Where Spark's classes are kept as a Java has loaded them that says this of itself (`prepare.prepare`): any other
+    could not read them. It maps them into its memory; to load and check them anew was a quarter of the processor time of
+    a small audit."""
+    return Path(sys.prefix, "var", "spark_etl", f"{version('pyspark')}-{crc32(java.encode()):08x}.jsa")
 
 
 @contextmanager
 def spark_session(
-    directory: Path, master: str = "local[2]", memory: str = "2g", input_bytes: int = 0, lasting: bool = False
+    directory: Path,
+    master: str = "local[2]",
+    memory: str = "2g",
+    input_bytes: int = 0,
+    lasting: bool = False,
+    keep: Path | None = None,
 ) -> Iterator[Any]:
     """A Spark session fit for so much input. `directory` receives `spark.log` and, while it runs, `tmp`. lasting: it
-    serves many audits, one after another. CannotStart if it does not start."""
-    check_java()
+    serves many audits, one after another. keep: when its Java ends, it writes there what classes it has loaded.
+    CannotStart if it does not start."""
+    classes = _classes(kept_classes(check_java()), keep)
     temporary = directory / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     with _later() as interrupted:
-        spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES, lasting)
+        spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES, lasting, classes)
     try:
         if interrupted:
             raise KeyboardInterrupt
@@ -70,7 +89,16 @@ def spark_session(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _start(directory: Path, temporary: Path, master: str, memory: str, small: bool, lasting: bool) -> Any:
+def _classes(kept: Path, keep: Path | None) -> str:
+    """Java's options for classes that are kept, or to be kept."""
+    if keep is not None:
+        return f'{_WARNINGS} -XX:ArchiveClassesAtExit="{keep}"'
+    return f'{_WARNINGS} -XX:SharedArchiveFile="{kept}"' if kept.is_file() else ""
+
+
+def _start(
+    directory: Path, temporary: Path, master: str, memory: str, small: bool, lasting: bool, classes: str
+) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -80,10 +108,11 @@ def _start(directory: Path, temporary: Path, master: str, memory: str, small: bo
     if local := master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     flags = (_SMALL_JVM + ("" if lasting else _SOON_OVER)) if small else ""
+    flags += classes
     settings = {
         **(_LOOPBACK if local else {"spark.executorEnv.PYTHONPATH": f"{root}{os.pathsep}{root.name}"}),
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary}{flags}",
+        "spark.driver.extraJavaOptions": f'-Djava.io.tmpdir="{temporary}"{flags}',
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         "spark.ui.enabled": "false",

@@ -1,9 +1,15 @@
-"""Starting Spark, and being interrupted meanwhile."""
+"""Starting Spark: being interrupted meanwhile, and the classes that are kept for it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 from spark_etl import session
 
@@ -15,3 +21,62 @@ def test_an_interruption_waits_until_spark_has_started():
         os.kill(os.getpid(), signal.SIGTERM)
     assert set(interrupted) == {signal.SIGINT, signal.SIGTERM}
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.fixture
+def installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """In whose name has a space."""
+    place = tmp_path / "an installation"
+    monkeypatch.setattr(sys, "prefix", str(place))
+    return place
+
+
+def test_classes_are_kept_for_one_version_of_java(installation: Path):
+    mine, other = session.kept_classes('openjdk version "17.0.15"'), session.kept_classes('openjdk version "21"')
+    assert mine != other and installation in mine.parents
+    assert session._classes(mine, None) == ""
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    assert f'-XX:SharedArchiveFile="{mine}"' in session._classes(mine, None)
+    assert session._classes(other, None) == ""
+    assert f'-XX:ArchiveClassesAtExit="{other}"' in session._classes(mine, other)
+
+
+def test_what_java_says_of_classes_that_do_not_fit_or_else_is_not_on_standard_output(installation: Path):
+    """As JSON may be."""
+    java, kept = shutil.which("java"), installation / "kept.jsa"
+    assert java is not None
+    kept.parent.mkdir()
+    kept.touch()
+    flags = session._classes(kept, None).replace('"', "").split(" -")[1:]
+    odd = ("-XX:+UseSerialGC", "-Xmx64m", "-XX:NewSize=128m", "-version")
+    done = subprocess.run([java, *(f"-{flag}" for flag in flags), *odd], capture_output=True, text=True, check=True)
+    assert done.stdout == "" and "[warning]" in done.stderr
+
+
+PREPARE = """
+import sys, pathlib
+sys.prefix = sys.argv[1]
+from spark_etl.prepare import prepare
+print(prepare(print))
+"""
+MAPPED = """
+import sys, pathlib
+sys.prefix = sys.argv[1]
+from spark_etl.session import spark_session
+with spark_session(pathlib.Path(sys.argv[2])) as spark:
+    print(pathlib.Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text())
+"""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_an_audit_maps_the_classes_that_were_kept(installation: Path, tmp_path: Path):
+    def python(program: str) -> str:
+        command = [sys.executable, "-c", program, str(installation), str(tmp_path / "out")]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    kept = session.kept_classes(session.check_java())
+    assert python(PREPARE).splitlines()[-1] == str(kept)
+    assert list(kept.parent.iterdir()) == [kept]
+    assert str(kept) in python(MAPPED)
