@@ -58,8 +58,8 @@ def check_java() -> str:
 
 def kept_classes(java: str) -> Path:
     """Where Spark's classes are kept as a Java has loaded them that says this of itself (`prepare.prepare`): any other
-    could not read them. It maps them into its memory; to load and check them anew was a quarter of the processor time of
-    a small audit."""
+    could not read them. It maps them into its memory; to load and check them anew was a quarter of the processor time
+    of a small audit."""
     return Path(sys.prefix, "var", "spark_etl", f"{version('pyspark')}-{crc32(java.encode()):08x}.jsa")
 
 
