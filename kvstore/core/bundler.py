@@ -1,10 +1,10 @@
 """From requests to multicast messages: what waits for the same destinations travels as one bundle. Pure.
 
 Theory of operation. A request waits in the *lane* of its destinations. At the end of a batch of the engine whatever
-waits in a lane becomes one bundle, if the lane has fewer than UNDER_WAY bundles under way: so a lone request leaves at
-once, and under load bundles grow to what came while the last ones were on their way. Where that takes long, as between
-data centres, further bundles leave before (PACE), and at once if one is full. A bundle is under way until each of its
-clients has its answer.
+waits in a lane becomes one bundle, if none is under way, or if fewer than UNDER_WAY are and, in a lane of one shard, as
+much waits as is under way: so a lone request leaves at once, and under load bundles grow to what came while the last
+ones were on their way. Where that takes long, as between data centres or when a leader is lost, further bundles leave
+before (PACE), and at once if one is full. A bundle is under way until each of its clients has its answer.
 
 In a bundle for several shards no transaction writes what the vote on a later one depends on, since shards vote on all
 of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle. A step of a move is a
@@ -25,8 +25,8 @@ from multicast.protocol import ApplicationOutbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
 
 UNDER_WAY = 4
-"""Bundles of one lane that may be on their way before further requests wait for company; where it has several shards,
-so many in all of them, for each costs all of their replicas as much as a score of transactions does."""
+"""Bundles of one lane that may be on their way before further requests wait for one of them; where it has several
+shards, so many in all of them, for each costs all of their replicas as much as a score of transactions does."""
 
 UNDER_WAY_MAX = 64
 
@@ -42,16 +42,16 @@ assert FULL_TRANSACTIONS <= BUNDLE_TRANSACTIONS_MAX
 
 class Lane:
     """What goes to the same destinations. at_once: see UNDER_WAY. took_us: how long a bundle has lately taken.
-    bytes: of what waits."""
+    bytes: of what waits. under_way, travelling: bundles, and transactions in them that are not answered."""
 
-    __slots__ = ("at_once", "bytes", "destinations", "left_at", "queue", "took_us", "under_way")
+    __slots__ = ("at_once", "bytes", "destinations", "left_at", "queue", "took_us", "travelling", "under_way")
 
     def __init__(self, destinations: tuple[GroupId, ...], at_once: int):
         self.destinations = destinations
         self.at_once = at_once
         self.queue: deque[Waiting] = deque()
         self.bytes = 0
-        self.under_way = 0
+        self.under_way = self.travelling = 0
         self.left_at = 0
         self.took_us = 0
 
@@ -62,7 +62,7 @@ class Lane:
 
     def leaves_at(self, now: int) -> int | None:
         """When its next bundle may leave; None: when another one has come back."""
-        if self.under_way < self.at_once:
+        if self.under_way < self.at_once and (len(self.destinations) > 1 or len(self.queue) >= self.travelling):
             return now
         if self.under_way >= UNDER_WAY_MAX:
             return None
@@ -102,9 +102,10 @@ class Bundler:
             return
         waiting.flight = None
         flight.open -= 1
+        lane = self._lanes[flight.destinations]
+        lane.travelling -= 1
         if not flight.open:
             del self._flights[flight.id]
-            lane = self._lanes[flight.destinations]
             lane.under_way -= 1
             took = now - flight.left_at
             if took:  # else it was refused, which says nothing
@@ -148,6 +149,7 @@ class Bundler:
             if waiting.unnamed:
                 self._requests.rename(waiting, unnamed_id(message_id, index), now)
         lane.under_way += 1
+        lane.travelling += len(taken)
         lane.left_at = now
         self.bundles += 1
         self.bundled += len(taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstore.api.model import Add, Compare, Delete, DeleteRange, Get, Move, Put, Transaction
 from kvstore.api.shard_map import slot_of
-from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, UNDER_WAY, UNDER_WAY_MAX
+from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, PACE_US_MIN, UNDER_WAY, UNDER_WAY_MAX
 from kvstore.core.bundles import NO_ID, decode_bundle
 from kvstore.core.messages import ShardResults
 from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX
@@ -22,19 +22,28 @@ def put(bench: Bench, number: int = 0) -> bytes:
 
 
 def loaded(took_us: int = 80_000) -> tuple[Bench, list[AppMessage]]:
-    """Of shard 0 as many bundles are under way as may be without haste, each of one request, and it is known that one
-    takes so long."""
-    bench, left = Bench(), []
-    for _ in range(UNDER_WAY):
-        put(bench)
-        left += bench.multicast()
-    bench.now += took_us
-    bench.order(left.pop(0))
+    """Of shard 0 as many bundles are under way as may be without haste, the first of one request, and it is known that
+    one takes so long."""
+    bench = Bench()
     put(bench)
-    left += bench.multicast()
-    assert len(left) == UNDER_WAY
+    (first,) = bench.multicast()
+    bench.now += took_us
+    bench.order(first)
     bench.answers()
-    return bench, left
+    return bench, fill(bench)
+
+
+def fill(bench: Bench) -> list[AppMessage]:
+    """Ask for no more than it takes until as many bundles of shard 0 are under way as may be; those."""
+    left: list[AppMessage] = []
+    travelling = 0
+    for _ in range(UNDER_WAY):
+        for _ in range(max(1, travelling)):
+            put(bench)
+            travelling += 1
+        left += bench.multicast()
+    assert len(left) == UNDER_WAY
+    return left
 
 
 # -- when -------------------------------------------------------------------------------------------------------------
@@ -63,11 +72,58 @@ def test_different_destinations_leave_apart():
 
 def test_what_waits_while_some_are_under_way_leaves_together_when_one_has_come_back():
     bench, left = loaded()
-    waiting = [put(bench, number) for number in range(3)]
+    waiting = [put(bench, number) for number in range(8)]
     assert bench.multicast() == []
     bench.order(left.pop(0))
     (message,) = bench.multicast()
     assert ids_in(message) == waiting
+
+
+def test_a_further_bundle_leaves_at_once_when_as_much_waits_as_is_under_way():
+    bench = Bench()
+    ids = [put(bench) for _ in range(3)]
+    (first,) = bench.multicast()
+    waiting = [put(bench), put(bench)]
+    assert bench.multicast() == []
+    waiting.append(put(bench))
+    (second,) = bench.multicast()
+    assert (ids_in(first), ids_in(second)) == (ids, waiting)
+
+
+def test_what_is_answered_is_not_under_way_though_others_of_its_bundle_are():
+    bench = Bench()
+    ids = [put(bench) for _ in range(3)]
+    bench.multicast()
+    waiting = put(bench)
+    for number in range(2):
+        assert bench.multicast() == []
+        bench.hear(1, ShardResults(0, [result_of(write(key(0)), ids[number], Timestamp(bench.now, number), [])]))
+    (message,) = bench.multicast()
+    assert ids_in(message) == [waiting]
+
+
+def test_what_waits_for_a_bundle_that_is_lost_leaves_all_the_same():
+    bench = Bench()
+    for _ in range(3):
+        put(bench)
+    bench.multicast()
+    waiting = put(bench)
+    assert bench.multicast() == [] and bench.tick() == bench.now + PACE_US_MIN
+    bench.tick(PACE_US_MIN)
+    (message,) = bench.multicast()
+    assert ids_in(message) == [waiting]
+
+
+def test_what_waits_for_a_bundle_that_the_protocol_refuses_leaves_with_the_refusal():
+    bench = Bench()
+    for _ in range(3):
+        put(bench)
+    (refused,) = bench.multicast()
+    waiting = put(bench)
+    assert bench.multicast() == []
+    bench.replica.on_refused(refused, "too much", bench.now, bench.out)
+    (message,) = bench.multicast()
+    assert ids_in(message) == [waiting]
 
 
 def test_other_destinations_do_not_wait_for_it():
@@ -79,16 +135,13 @@ def test_other_destinations_do_not_wait_for_it():
 
 def test_a_bundle_has_come_back_when_all_in_it_are_answered():
     bench, left = loaded()
-    bench.order(left.pop(0))
-    pair = [put(bench, number) for number in range(2)]
-    left += bench.multicast()
-    waiting = put(bench)
-    for message_id, number in zip(pair, range(2), strict=True):
+    waiting = [put(bench) for _ in range(8)]
+    pair = next(ids for ids in map(ids_in, left) if len(ids) == 2)
+    for number, message_id in enumerate(pair):
         assert bench.multicast() == []
-        result = result_of(write(key(0, number)), message_id, Timestamp(bench.now, number), [])
-        bench.hear(1, ShardResults(0, [result]))
+        bench.hear(1, ShardResults(0, [result_of(write(key(0)), message_id, Timestamp(bench.now, number), [])]))
     (message,) = bench.multicast()
-    assert ids_in(message) == [waiting]
+    assert ids_in(message) == waiting
 
 
 def test_where_bundles_take_long_further_ones_leave_before_they_come_back():
