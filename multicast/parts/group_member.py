@@ -328,7 +328,6 @@ class GroupMember:
         if self.reign.state is not PREPARING:
             return None
         out.send(self.members, PositionAsk(self.reign.ballot))
-        self._reign_if_ready(now, out)
         return now + self._options.heartbeat_us
 
     def _on_position(self, sender: ProcessId, position: Position, now: int, out: Outbox) -> None:

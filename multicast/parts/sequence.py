@@ -1,8 +1,9 @@
 """The sequence T of a group's proposed messages, as one process has it (PrimCast, Algorithm 1, lines 38, 43, 71, 72).
 
-T has absolute places, 0, 1, 2, ... A place is empty if what was there is settled and dropped, here or at the member
-from whom this process has its T. Who lacks in T what was dropped must not deliver beyond it on its own: up to `reach`,
-the highest position of what was dropped, it installs deliveries from its peers' journals.
+T has absolute places, 0, 1, 2, ... A place is empty if what was there had been installed here before, or if it
+is settled and dropped, here or at the member from whom this process has its T. Who lacks in T what was dropped must not
+deliver beyond it on its own: up to `reach`, the highest position of what was dropped, it installs deliveries from its
+peers' journals.
 
 A primary proposes for the next place. What it proposes for a later one waits: the channel has lost something, or a
 payload is missing. A follower that finds its T shorter than its primary's was one heartbeat ago fetches the rest.
@@ -107,13 +108,6 @@ class Sequence:
         self._put(entry)
         self._save(entry, out)
 
-    def place_delivered(self, message_id: MessageId, place: int) -> None:
-        """T has there what this process has delivered already."""
-        entry = self.entries.get(message_id)
-        if entry is not None and entry.position and place >= 0:
-            entry.place = place
-            self._put(entry)
-
     def install(self, message: AppMessage, epoch: Ballot, ts: int, now: int, out: Outbox) -> Entry:
         """Delivered elsewhere, with this stamp."""
         entry = self.pending(message.id, now)
@@ -204,7 +198,7 @@ class Sequence:
             chosen = sorted((e for place, e in self._places.items() if place >= first), key=lambda e: e.place)
         else:
             chosen = [self._places[place] for place in range(first, self.length) if place in self._places]
-        states = [e.state() for e in chosen if e.epoch is not None and e.message is not None]
+        states = [entry.state() for entry in chosen]
         whole = Refill(fetch.epoch, first, clock, self.length, self.reach, states)
         return split(whole, lambda state: len(state.message.payload), portion_bytes)
 
@@ -224,7 +218,7 @@ class Sequence:
 
 class SequenceHistory(History[Entry]):
     """Of T, in a snapshot: what was delivered, without its places, as if it was installed one by one. Who takes it
-    keeps its own places, and later copies. What it had in T for so long that its group may have forgotten the delivery,
+    keeps later copies. What it had in T for so long that its group may have forgotten the delivery,
     it drops; and nobody who has its T delivers beyond that without these deliveries (`reach`)."""
 
     def __init__(self, log: DeliveredLog, t: Sequence, window: Window, views: Views):
@@ -242,8 +236,6 @@ class SequenceHistory(History[Entry]):
             state, known = _decode(value), given.get(KNOWN_PREFIX + key[1:])
             if known is not None and self._window.is_new_copy(state.ts, delivered_at(known)[0]):
                 taken.pop(key, None)
-            elif key in taken:
-                taken[key] = _encode(msgspec.structs.replace(_decode(given[key]), place=state.place))
             elif known is None and KNOWN_PREFIX + key[1:] not in own and state.ts < forgotten:
                 taken[key] = None
         clock, length, reach = decode_state(own[STATE_KEY]) if STATE_KEY in own else (0, 0, 0)

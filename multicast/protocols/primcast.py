@@ -432,7 +432,6 @@ class PrimCast(MulticastProtocol):
         """Lines 42-45, in the order of T."""
         while (proposal := self.t.next()) is not None:
             if self._is_past(proposal.id, proposal.ts):
-                self.t.place_delivered(proposal.id, proposal.place)
                 self.clock.advance(proposal.ts)
                 self._extend(proposal.place + 1, proposal.ts)
                 continue
@@ -616,7 +615,6 @@ class PrimCast(MulticastProtocol):
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """A place of somebody else's T."""
         if self._is_past(state.message.id, state.ts):
-            self.t.place_delivered(state.message.id, state.place)
             return
         entry = self.t.pending(state.message.id, now)
         entry.take(state.message)

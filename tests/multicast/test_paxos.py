@@ -10,7 +10,7 @@ import pytest
 from multicast.parts import paxos
 from multicast.parts.ballots import Agreed, Doubt, Heartbeat
 from multicast.parts.options import GroupOptions
-from multicast.parts.paxos import Accept, Begun, Chosen, Paxos
+from multicast.parts.paxos import Accept, Begun, Chosen, Fetch, Paxos
 from multicast.parts.rejoin import Highest, Returned
 from multicast.protocol import Application, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.simulation.network import Conditions
@@ -267,6 +267,14 @@ def test_a_member_fetches_the_instances_that_it_missed() -> None:
     world.cut = set()
     world.advance(SECOND)
     assert values(world) == [ids] * 3
+
+
+def test_an_accept_tells_what_is_decided_before_the_next_heartbeat_does() -> None:
+    world = group()
+    member, out = world.protocol(2).paxos, Outbox()
+    member.on_message(0, Accept(Ballot(1, 0), 4, [b"x"], 3), world.now, out)
+    member.tick(world.now + member.heartbeat_us, out)
+    assert [(to, asked.first) for to, asked, _ in out.sends if isinstance(asked, Fetch)] != []
 
 
 def test_a_lost_accept_is_sent_again() -> None:

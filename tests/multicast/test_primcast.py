@@ -578,6 +578,49 @@ def test_a_primary_that_hears_from_another_group_that_its_message_is_settled_cat
     assert sorted(out.catch_ups) == [1, 2]
 
 
+def test_who_is_stuck_asks_members_that_are_ahead_until_it_has_delivered() -> None:
+    world = cluster(groups=1)
+    process, ahead, level = world.protocol(2), Ack(Ballot(1, 0), 1, 0, 1, []), Ack(Ballot(1, 0), 1, 0, 0, [])
+
+    def asks(ack: Ack) -> list[int]:
+        process.on_message(1, ack, world.now, out := Outbox())
+        return out.catch_ups
+
+    assert asks(ahead) == [], "nothing has waited for long"
+    world.cut = {(2, 0), (2, 1), (1, 2)}
+    m = world.submit(2, 0)
+    world.cut |= {(0, 2)}
+    world.step(2, 2)
+    process._take_start(2, process._payload(m) or world.message(0), world.now, Outbox())
+    process._stuck = True
+    assert (asks(ahead), asks(level)) == ([1], [])
+    world.cut = set()
+    world.advance(5 * SECOND)
+    assert world.delivered(2) == [m] and asks(Ack(Ballot(1, 0), 1, 0, 2, [])) == []
+
+
+def test_who_has_heard_of_a_later_copy_does_not_say_that_it_is_settled() -> None:
+    world = cluster(groups=1)
+    m = world.submit(0, 0)
+    world.advance(SECOND)
+    process = world.protocol(1)
+    assert process._settled_at(m) is not None and m not in process.entries
+    process.t.pending(m, world.now)
+    process.on_message(0, Want([m]), world.now, out := Outbox())
+    assert out.sends == []
+
+
+def test_who_holds_what_its_own_group_has_settled_fetches_it_from_who_says_so() -> None:
+    world = cluster()
+    world.cut = {(p, 2) for p in (3, 4, 5)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    process = world.protocol(2)
+    assert process.entries[m].epoch is not None and not process.entries[m].position
+    process.on_message(1, Known(m, world.protocol(1).log.known(m)[0]), world.now, out := Outbox())
+    assert out.catch_ups == [1]
+
+
 def test_who_lost_its_disk_says_nothing_until_it_is_readmitted() -> None:
     world = cluster()
     world.cut = {(p, q) for p in range(3, 6) for q in range(3)} | {(0, 2), (1, 2), (2, 1)}

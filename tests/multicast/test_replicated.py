@@ -180,6 +180,7 @@ def test_a_leader_whose_group_delivers_what_it_has_not_stamped_stops(protocol: t
     deposed.on_install(1, message, Timestamp(7, 0), Timestamp(7, 0).encode(), world.now, Outbox())
     assert not deposed.member.acting
     assert deposed.member.entry_of(mine.message.id) is None
+    assert len(deposed.member.log) == 0, "what was in flight holds nothing up"
 
 
 @PROTOCOLS

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.parts import accepts
-from multicast.parts.delivered import Known
+from multicast.parts.delivered import DeliveredLog, Known
 from multicast.parts.payloads import Payloads, Want
 from multicast.parts.portions import split
-from multicast.parts.sequence import Fetch, Refill, Sequence
+from multicast.parts.sequence import Fetch, Refill, Sequence, SequenceHistory, decode_state, encode_state
 from multicast.parts.stamps import Entry, Stamp
 from multicast.parts.submissions import Copies
 from multicast.parts.window import Window
@@ -146,6 +146,31 @@ def test_what_was_put_is_restored() -> None:
     placed(sequence, [1, 2], out)
     again.restore({key: value for key, value, _ in out.changes if value is not None}, 0)
     assert again.states() == sequence.states() and len(again) == 2
+
+
+def test_a_snapshot_brings_what_was_delivered_and_leaves_what_may_still_be() -> None:
+    """Of T as it is here: delivered there meanwhile, there and stamped again since, nowhere, and too long ago."""
+    window, out = Window(100), Outbox()
+    delivered, again, pending, forgotten = range(4)
+    own, there = Sequence(0, two, 10), Sequence(0, two, 10)
+    stamps = {delivered: 5_000, again: 5_000, pending: 5_000, forgotten: 4_000}
+    for number, ts in stamps.items():
+        made = own.pending(message(0, number=number).id, 0)
+        made.take(message(0, number=number))
+        own.place(made, Stamp(made.id, number, ts, FIRST), out)
+    mine = {key: value for key, value, _ in out.changes if value is not None}
+    log = DeliveredLog(3, Topology.grid(2, 3), 1, window.us)
+    for number, ts in ((again, 4_700), (delivered, 5_000)):
+        made = there.install(message(0, number=number), FIRST, ts, 0, Outbox())
+        made.delivered(Timestamp(ts, 0), log.add(made.id, (0,), Timestamp(ts, 0), Outbox()))
+    history = SequenceHistory(log, there, window, lambda position: ())
+    told = dict(history.given(2, Timestamp(5_000, 0)))
+    taken = history.taken({**mine, b"c": encode_state((4_000, 4, 0))}, told, 2, Timestamp(5_000, 0))
+    keys = {number: b"m" + message(0, number=number).id for number in stamps}
+    assert taken[keys[delivered]] == told[keys[delivered]] != mine[keys[delivered]]
+    assert keys[again] in told and keys[again] not in taken and keys[pending] not in taken
+    assert taken[keys[forgotten]] is None
+    assert decode_state(taken[b"c"]) == (5_000, 4, 2), "nothing below is stamped, and what the places lack is installed"
 
 
 # -- acknowledgements of vectors ---------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from multicast.parts.delivered import Watermark
+from multicast.protocol import Outbox
 from multicast.protocols.white_box import ACCEPTED, WhiteBox
-from multicast.types import Topology
+from multicast.types import ZERO, Topology
 from tests.multicast.lockstep import Lockstep
 from tests.planted.white_box import AmnesiacJoinsBehind, AmnesiacWaitsForOne, MarksKept, MarksToldAlone
 
@@ -45,6 +47,20 @@ def test_a_follower_comes_back_without_its_disk() -> None:
     ids.append(world.submit(0, 0))
     world.advance(5 * SECOND)
     assert world.delivered(1) == ids, "it counts in a quorum again"
+
+
+@pytest.mark.parametrize("name", ["white_box", "primcast"])
+def test_who_has_lost_its_disk_tells_nobody_how_far_it_is(name: str) -> None:
+    """Not even if asked."""
+    world = Lockstep(Topology.grid(1, 3), name)
+    world.submit(0, 0)
+    world.advance(SECOND)
+    for lost in (False, True):
+        if lost:
+            isolate(world, 1)
+            world.lose_disk(1)
+        world.protocol(1).on_message(0, Watermark(ZERO, True), world.now, out := Outbox())
+        assert [type(told) for _, told, _ in out.sends] == ([] if lost else [Watermark])
 
 
 def test_the_leader_comes_back_as_a_follower() -> None:

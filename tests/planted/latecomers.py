@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.election import Election
+from multicast.parts.group_member import GroupMember
 from multicast.parts.leadership import Leadership
+from multicast.parts.paxos import Paxos
+from multicast.parts.sequence import SequenceHistory
+from multicast.protocols.ft_skeen import FtSkeen
+from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
@@ -96,6 +101,79 @@ class StampsBelowTheRestored(WhiteBox):
 )
 class FirstStampStays(WhiteBox):
     """What is stamped twice in one ballot, since its leader dropped a late copy in between, keeps its first stamp."""
+
+
+# -- PrimCast ---------------------------------------------------------------------------------------------------------
+
+
+@rewrite("_delivered", "self._stuck = False", "pass")
+class StuckForGood(PrimCast):
+    """Who has once waited for long asks for deliveries whenever somebody is a little ahead."""
+
+
+@rewrite("_on_ack", "self._stuck and ack.position > self.log.position", "self._stuck")
+class AsksWhoIsBehind(PrimCast):
+    """Who waits asks everybody for deliveries, whether they have any or not."""
+
+
+@rewrite("_settled_at", "known is not None and message_id not in self.entries", "known is not None")
+class LaterCopyIsSettled(PrimCast):
+    """Who has heard of a later copy of a settled message tells others that this one is settled, too."""
+
+
+@rewrite("_on_known", "elif group == self.group: out.catch_up(sender)", "elif group == self.group: pass")
+class TurnsToNobody(PrimCast):
+    """Who hears from its group that a message which it holds is settled waits for a heartbeat."""
+
+
+@rewrite("_on_watermark", "told.ask and self.is_member()", "told.ask")
+class AmnesiacTellsHowFar(PrimCast):
+    """Who has lost its disk tells its watermark if asked."""
+
+
+@rewrite("_on_watermark", "told.ask and self.is_member()", "told.ask")
+class AmnesiacTellsHowFarInWhiteBox(WhiteBox):
+    """The same in White-Box."""
+
+
+@rewrite("taken", "known is None and KNOWN_PREFIX + key[1:] not in own and state.ts < forgotten", "known is None",
+         part=SequenceHistory)  # fmt: skip
+class SnapshotDropsAccepted(PrimCast):
+    """Who takes a snapshot drops what it has in T, undelivered."""
+
+
+@rewrite("taken", "if known is not None and self._window.is_new_copy(state.ts, delivered_at(known)[0]):", "if False:",
+         part=SequenceHistory)  # fmt: skip
+class SnapshotTakesCopies(PrimCast):
+    """Who takes a snapshot takes what was delivered for the later copy of it that it has in T."""
+
+
+@rewrite("taken", "state.ts < forgotten", "False", part=SequenceHistory)
+class SnapshotLeavesForgotten(PrimCast):
+    """Who takes a snapshot keeps in T what its group may have delivered and forgotten."""
+
+
+@rewrite("taken", "max(reach, position)", "reach", part=SequenceHistory)
+class SnapshotWithoutReach(PrimCast):
+    """Who has taken a snapshot may give its T to others as if nothing was left out of it."""
+
+
+@rewrite("taken", "max(clock, timestamp.time)", "clock", part=SequenceHistory)
+class SnapshotWithoutClock(PrimCast):
+    """A snapshot does not move the clock."""
+
+
+# -- consensus --------------------------------------------------------------------------------------------------------
+
+
+@rewrite("_end_reign", "self._stop_acting()", "pass", part=GroupMember)
+class InFlightHoldsUp(FtSkeen):
+    """When a leader finds that another one has taken its place, what it had in flight still holds up what follows."""
+
+
+@rewrite("_on_accept", "self._see(accept.decided, now)", "pass", part=Paxos)
+class WaitsForAHeartbeat(FtSkeen):
+    """A member that lacks decisions hears of them by heartbeats only."""
 
 
 PLANTED = planted_in(__name__)
