@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from spark_etl.blackbox.facts import INIT, Anomaly, Facts, Key, show
 from spark_etl.blackbox.graphs import Chains, Edge, Graph
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.models import DEMANDED, MODELS, PLAIN, REALTIME, SESSION, Judge, realtime_edges, weaker
 from spark_etl.blackbox.reasons import explain
-from spark_etl.blackbox.resolve import INIT, Anomaly, Facts, Key, show
 from spark_etl.blackbox.solver import VIOLATED, Verdict
 
 NAMES = ("G0", "G1c", "G-single", "G-nonadjacent", "G2-item")

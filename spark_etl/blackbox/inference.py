@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spark_etl.blackbox.facts import INIT, Key, Read
 from spark_etl.blackbox.graphs import NEVER, Chains, Edge
-from spark_etl.blackbox.resolve import INIT, Key, Read
 
 _PAIRS = 1 << 22
 """So many pairs of a read and a chain are looked at at once."""

@@ -11,9 +11,10 @@ import msgspec
 
 from spark_etl.blackbox import cycles, linearize, repeats
 from spark_etl.blackbox import sessions as guarantees
+from spark_etl.blackbox.facts import Anomaly, Facts, Key
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.models import MODELS, NO_REALTIME, SESSION, Judge, Limits, weaker
-from spark_etl.blackbox.resolve import Anomaly, Facts, Key, resolve
+from spark_etl.blackbox.resolve import resolve
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED, Verdict
 
 STRICT = "strong-serializable"

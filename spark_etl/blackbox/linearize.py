@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
+from spark_etl.blackbox.facts import Key, show
 from spark_etl.blackbox.history import Op, Transaction
-from spark_etl.blackbox.resolve import Key, show
 
 LINEARIZABLE, NOT_LINEARIZABLE, UNDETERMINED = "linearizable", "not-linearizable", "not determined"
 CONFIGURATIONS_MAX = 2_000_000

@@ -26,11 +26,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from spark_etl.blackbox.facts import INIT, Facts, Key
 from spark_etl.blackbox.graphs import Chains, Edge, Graph
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.inference import Events, Missed, Versions, seen
 from spark_etl.blackbox.residue import only, residue, unordered
-from spark_etl.blackbox.resolve import INIT, Facts, Key
 from spark_etl.blackbox.solver import (
     CIRCLE,
     HOLDS,

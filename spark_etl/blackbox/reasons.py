@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from spark_etl.blackbox.facts import INIT, Facts, Key, show
 from spark_etl.blackbox.graphs import Edge
 from spark_etl.blackbox.history import Op
-from spark_etl.blackbox.resolve import INIT, Facts, Key, show
 
 
 def explain(edge: Edge, facts: Facts) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from spark_etl.blackbox.facts import Facts, Key
 from spark_etl.blackbox.history import Op, Transaction
-from spark_etl.blackbox.resolve import Facts, Key
 
 
 class Named:

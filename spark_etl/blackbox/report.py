@@ -11,9 +11,9 @@ from rich.text import Text
 
 from spark_etl import names
 from spark_etl.blackbox.compare import AGREE, DISAGREE, Comparison, internal_name, public_name
+from spark_etl.blackbox.facts import Anomaly
 from spark_etl.blackbox.judge import EXIT_CODES, LINEARIZABLE
 from spark_etl.blackbox.models import BASES, PLAIN, REALTIME, SESSION
-from spark_etl.blackbox.resolve import Anomaly
 from spark_etl.blackbox.sessions import Guarantee
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED, Verdict
 from spark_etl.report import visible

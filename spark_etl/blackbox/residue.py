@@ -15,9 +15,9 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from spark_etl.blackbox.facts import INIT, Facts, Key
 from spark_etl.blackbox.graphs import Edge
 from spark_etl.blackbox.history import Transaction
-from spark_etl.blackbox.resolve import INIT, Facts, Key
 
 Free = Mapping[Key, list[int]]
 """Key -> writers whose order among each other must be chosen."""

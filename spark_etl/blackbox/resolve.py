@@ -16,99 +16,15 @@ After Adya, Liskov and O'Neil 2000; Kingsbury and Alvaro, Elle, VLDB 2020, Secti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
-
-from spark_etl.blackbox.graphs import Edge
+from spark_etl.blackbox.facts import INIT, Facts, Key, Read, listed, show
 from spark_etl.blackbox.history import Op, Transaction
-
-INIT = -1
-"""In place of a transaction: whatever was there at the beginning."""
-
-Key = Hashable
-_SHOWN_ELEMENTS = 20
-
-
-class Anomaly(msgspec.Struct, frozen=True):
-    """transactions: indexes of those involved. text: a sentence with the operations. steps: of a cycle, why each of the
-    transactions precedes the next (and the last one the first), a sentence each; edges: the same, to be drawn."""
-
-    name: str
-    transactions: tuple[int, ...]
-    text: str
-    steps: tuple[str, ...] = ()
-    edges: tuple[Edge, ...] = ()
-
 
 _ByValue = tuple[int, int, Any]
 """(reader, ordinal of the operation, what it read)."""
-
-
-class Read(NamedTuple):
-    """A committed transaction read this version of a key, not its own. ordinal: of the operation."""
-
-    reader: int
-    key: Key
-    writer: int
-    ordinal: int
-
-
-class Facts:
-    """What is known of a history.
-
-    committed: index -> transaction. writers: key -> committed transactions that write it, in the order of the file.
-    reads: of versions of others. ww: certain (earlier, later, key); neighbours only, where a whole order is known.
-    places: list key -> writer -> its place in the order that was read.
-    own_missed: reads of those who had written the key before, in the same transaction: at registers the other version
-    that was read instead, at lists (writer: the reader itself) without what had been appended.
-    rw: certain (reader, overwriter, key) at lists; at registers they follow from `reads` and the order of versions.
-    rw_own: the same of those who read a list only after they had appended to it, where it shows that their own elements
-    were not yet in their place: what they did not see follows their snapshot, in models that have one.
-    free: key -> writers whose order among each other is not known from here. repeated: keys of which something was read
-    (or compared) that does not name its writer, because the value was written twice; such reads are left out here.
-    list_keys: keys that are appended to. contradictory: lists that have no order. initial: key -> what it held in the
-    beginning, where that is not null.
-    anomalies: what is plainly wrong.
-    """
-
-    def __init__(self) -> None:
-        self.committed: dict[int, Transaction] = {}
-        self.writers: dict[Key, list[int]] = defaultdict(list)
-        self.reads: list[Read] = []
-        self.ww: set[tuple[int, int, Key]] = set()
-        self.places: dict[Key, dict[int, int]] = {}
-        self.rw: set[tuple[int, int, Key]] = set()
-        self.rw_own: set[tuple[int, int, Key]] = set()
-        self.free: dict[Key, list[int]] = {}
-        self.repeated: set[Key] = set()
-        self.list_keys: set[Key] = set()
-        self.own_missed: list[Read] = []
-        self.contradictory: set[Key] = set()
-        self.initial: dict[Key, Any] = {}
-        self.anomalies: list[Anomaly] = []
-
-    def report(self, name: str, transactions: Sequence[int], text: str) -> None:
-        anomaly = Anomaly(name, tuple(dict.fromkeys(transactions)), text)
-        if anomaly not in self.anomalies:
-            self.anomalies.append(anomaly)
-
-
-def show(op: Op) -> str:
-    """An operation for people."""
-    value = listed(op.value) if isinstance(op.value, tuple) else repr(op.value)
-    return f"r({op.key!r}) = {value}" if op.kind == "r" else f"{op.kind}({op.key!r}, {value})"
-
-
-def listed(values: Sequence[Any]) -> str:
-    """A list, of a long one its beginning and its end."""
-    if len(values) <= _SHOWN_ELEMENTS:
-        return repr(list(values))
-    half = _SHOWN_ELEMENTS // 2
-    first, last = (", ".join(map(repr, part)) for part in (values[:half], values[-half:]))
-    return f"[{first}, ... {len(values) - 2 * half} more ..., {last}]"
 
 
 def resolve(history: Sequence[Transaction], orders: Mapping[Key, Sequence[Any]] | None = None) -> Facts:
@@ -341,8 +257,24 @@ class _Resolver:
     # -- lists --------------------------------------------------------------------------------------------------------
 
     def _list(self, key: Key, reads: list[_ByValue]) -> None:
-        """The longest read shows the order, and every other must be a prefix of it. The elements that a reader has
-        itself appended show their place too, unless other reads contradict that: then it was the reader's own view."""
+        """The order of a list's versions, and what each read says of it."""
+        facts = self.facts
+        elements, wholes = self._elements(key, reads)
+        facts.initial[key] = beginning = self._beginning(key, elements, reads)
+        order = [self._appender(key, value, elements, wholes) if at >= len(beginning) else INIT
+                 for at, value in enumerate(elements)]  # fmt: skip
+        place = {value: i for i, value in enumerate(elements)}
+        self._program_order(key, elements, wholes)
+        if key in facts.contradictory:
+            for reader, ordinal, value in reads:
+                self._out_of_order(key, place, reader, self._whole(reader, ordinal, value))
+        unseen = self._order_of_appenders(key, order, place)
+        self._reads_of_list(key, reads, order, place, unseen)
+
+    def _elements(self, key: Key, reads: list[_ByValue]) -> tuple[list[Any], list[tuple[int, tuple[Any, ...]]]]:
+        """The list as far as it is undisputed, and per read who read and what it shows. The longest read shows the
+        order, and every other must be a prefix of it. The elements that a reader has itself appended show their place
+        too, unless other reads contradict that: then it was the reader's own view."""
         facts = self.facts
         wholes = [(reader, self._whole(reader, ordinal, value)) for reader, ordinal, value in reads]
         for reader, value in wholes:
@@ -361,15 +293,12 @@ class _Resolver:
                 facts.report("incompatible-order", [reader], text)
         for rival in [value for _, value in wholes if len(value) == len(longest) and value != longest]:
             longest = tuple(a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(longest, rival, strict=False)))
-        elements = list(dict.fromkeys(longest))
-        facts.initial[key] = beginning = self._beginning(key, elements, reads)
-        order = [self._appender(key, value, elements, wholes) if at >= len(beginning) else INIT
-                 for at, value in enumerate(elements)]  # fmt: skip
-        place = {value: i for i, value in enumerate(elements)}
-        self._program_order(key, elements, wholes)
-        if key in facts.contradictory:
-            for reader, ordinal, value in reads:
-                self._out_of_order(key, place, reader, self._whole(reader, ordinal, value))
+        return list(dict.fromkeys(longest)), wholes
+
+    def _order_of_appenders(self, key: Key, order: list[int | None], place: Mapping[Any, int]) -> list[int]:
+        """Who follows whom as far as reads show it; returns who has appended what no read shows, and so comes last.
+        order: whose each element is; place: where it stands."""
+        facts = self.facts
         unseen = [w for w in facts.writers.get(key, []) if any(v not in place for v in self._appended(w, key))]
         known = [w for w in order if w is not None and w != INIT]
         facts.ww.update((a, b, key) for a, b in pairwise(known) if a != b)
@@ -379,6 +308,17 @@ class _Resolver:
             facts.ww.update((known[-1], w, key) for w in unseen if w != known[-1])
         if len(unseen) > 1:
             facts.free[key] = unseen
+        return unseen
+
+    def _reads_of_list(
+        self, key: Key, reads: list[_ByValue], order: list[int | None], place: Mapping[Any, int], unseen: list[int]
+    ) -> None:
+        """Whose version each read saw, and who overwrote it. The rest: see `_order_of_appenders`."""
+        facts = self.facts
+        followers = [unseen]  # By place, of whoever comes next from there on; built from the end.
+        for writer in reversed(order):
+            followers.append(followers[-1] if writer is None or writer == INIT else [writer])
+        followers.reverse()
         updates: dict[int, list[int]] = defaultdict(list)
         for reader, ordinal, value in reads:
             self._intermediate(key, reader, value)
@@ -387,14 +327,13 @@ class _Resolver:
                 continue
             at = place[value[-1]] if value else -1
             writer = order[at] if at >= 0 else INIT
+            blind = (reader, ordinal) in self.after_own
             if writer is not None and writer != reader:
                 facts.reads.append(Read(reader, key, writer, ordinal))
-                blind = (reader, ordinal) in self.after_own
                 if not blind and reader in facts.writers.get(key, ()) and reader not in updates[at]:
                     updates[at].append(reader)
-            following = next((w for w in order[at + 1 :] if w is not None and w != INIT), None)
-            next_ones = unseen if following is None else [following]
-            overwritten = facts.rw_own if (reader, ordinal) in self.after_own else facts.rw
+            next_ones = followers[at + 1]
+            overwritten = facts.rw_own if blind else facts.rw
             overwritten.update((reader, other, key) for other in next_ones if other != reader)
         for at, updaters in updates.items():
             self._lost_update(updaters, f"all read the first {at + 1} elements of {key!r}, and then append to it")

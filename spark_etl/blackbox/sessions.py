@@ -29,9 +29,9 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from spark_etl.blackbox.facts import INIT, Anomaly, Facts, Key, Read, show
 from spark_etl.blackbox.graphs import Edge, Graph
 from spark_etl.blackbox.reasons import explain
-from spark_etl.blackbox.resolve import INIT, Anomaly, Facts, Key, Read, show
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
 
 NAMES = {

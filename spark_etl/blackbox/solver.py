@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from spark_etl.blackbox.facts import INIT, Facts, Key
 from spark_etl.blackbox.graphs import Chains, Edge, Graph
 from spark_etl.blackbox.inference import Events, Missed, Versions, forced, seen
-from spark_etl.blackbox.resolve import INIT, Facts, Key
 
 HOLDS, VIOLATED, UNDETERMINED = "holds", "violated", "not determined"
 CIRCLE = "these transactions precede one another in a circle"

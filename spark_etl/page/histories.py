@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_etl.blackbox.compare import DISAGREE
+from spark_etl.blackbox.facts import Anomaly, show
 from spark_etl.blackbox.history import BadHistory, parse_line
 from spark_etl.blackbox.report import SHOWN, HistoriesReport, HistoryReport
-from spark_etl.blackbox.resolve import Anomaly, show
 from spark_etl.blackbox.solver import HOLDS
 from spark_etl.names import ANOMALIES, VIOLATIONS, meaning
 from spark_etl.page.parts import KINDS, SIGNS, document, esc, models, pill, spoken, violation

@@ -19,10 +19,10 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_etl.blackbox.facts import INIT, Facts, Read
 from spark_etl.blackbox.graphs import Edge
 from spark_etl.blackbox.history import Transaction
 from spark_etl.blackbox.models import MODELS, PLAIN, REALTIME, SESSION, Judge, realtime_edges, session_edges, weaker
-from spark_etl.blackbox.resolve import INIT, Facts, Read
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
 from spark_etl.frames.columns import absent
 from spark_etl.frames.edges import KINDS, RW, WR
