@@ -24,7 +24,7 @@ Free = Mapping[Key, list[int]]
 
 
 def unordered(facts: Facts) -> Free:
-    """`facts.free` without registers all of whose writers form one chain of known neighbours."""
+    """`Facts.free` without registers all of whose writers form one chain of known neighbours."""
     following: dict[Key, dict[int, int]] = defaultdict(dict)
     branched: set[Key] = set()
     for earlier, later, key in facts.ww:

@@ -94,7 +94,7 @@ def build(shape: Shape, transactions: Iterable[int], edges: Iterable[Edge]) -> G
 
 
 class Solver:
-    """Find an order of the versions of `facts.free` so that the graph has no cycle."""
+    """Find an order of the versions of `Facts.free` so that the graph has no cycle."""
 
     def __init__(self, facts: Facts, readers: Mapping[tuple[Key, int], Collection[int]], shape: Shape, deadline: float):
         """readers: (key, writer) -> who read that version. deadline: of `time.monotonic`."""
