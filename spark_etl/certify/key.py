@@ -37,6 +37,12 @@ class Ordered(NamedTuple):
         """Whether it is a read of another version than the expected one."""
         return ~self.wrote & np.any(self.version != self.expected, axis=1)
 
+    def writes_left(self) -> np.ndarray:
+        """Of each key that is there in the end, the row of its last write."""
+        last = self.last[np.flatnonzero(np.append(self.key[1:] != self.key[:-1], len(self.key) > 0))]
+        last = last[last >= 0]
+        return self.row[last[~self.deleted[last]]]
+
     def saw_none(self) -> np.ndarray:
         """Whether it is a read of an absent key."""
         return ~self.wrote & ~np.any(self.version, axis=1)

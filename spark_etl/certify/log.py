@@ -89,7 +89,7 @@ def certify(
         delivered = max(held, _last(logs[replica]) if replica in logs else 0)
         completed = max(held, _last(firsts[replica]) if replica in firsts else 0)
         tops.append(_top(shard, replica, logs[longest].slice(0, delivered), account, completed))
-    _as_stopped(tops, stops)
+    as_stopped(tops, stops)
     beginnings = final.filter(pc.equal(final["position"], 1))
     renewed = beginnings.filter(pc.is_valid(beginnings["installed_from"]))["replica"].to_pylist()
     began = set(beginnings["replica"].to_pylist())
@@ -203,7 +203,7 @@ def _top(shard: int, replica: int, log: pa.Table, account: pa.Table, completed: 
     return top
 
 
-def _as_stopped(tops: list[Top], stops: Mapping[int, tuple[int, int, bool]]) -> None:
+def as_stopped(tops: list[Top], stops: Mapping[int, tuple[int, int, bool]]) -> None:
     """Nobody lacks what it said it had, or has more if it did not start again; what it has completed has outcomes."""
     reached = {top.replica: (top.delivered, top.completed) for top in tops}
     for replica, (delivered, completed, ended) in stops.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -48,8 +48,45 @@ def addressed(submitted: pa.Table, shard: int) -> pa.Table:
     return submitted.take(pa.array(numbers(pc.list_parent_indices(to))[here]))
 
 
-def of_deliveries(deliveries: pa.Table, submitted: pa.Table, width: int) -> list[Slice]:
-    """deliveries: replica, at, id. submitted: id, at."""
+class Collected:
+    """Slices of `width` microseconds, of what is added bit by bit; of each row, how long it took is kept."""
+
+    def __init__(self, width: int):
+        self._width = width
+        self._found: dict[int, Slice] = {}
+        self._took: dict[int, list[np.ndarray]] = {}
+
+    def add(self, time: np.ndarray, took: np.ndarray, unknown: np.ndarray) -> None:
+        """Rows: when it was, how long it took (NOTHING: not known), and whether its end is not known."""
+        number = np.floor_divide(time, self._width)
+        order = in_order(number)
+        slices, starts = np.unique(number[order], return_index=True)
+        for one, rows in zip(slices.tolist(), np.split(order, starts[1:]), strict=True):
+            when, known = time[rows], took[rows]
+            first, last = int(when.min()), int(when.max())
+            found = self._found.setdefault(one, Slice(one, 0, 0, None, None, None, first, last))
+            found.n, found.unknown = found.n + len(rows), found.unknown + int(unknown[rows].sum())
+            found.first, found.last = min(found.first, first), max(found.last, last)
+            self._took.setdefault(one, []).append(_small(known[known != NOTHING]))
+
+    def rows(self, file: str | None = None, replica: int | None = None) -> list[Slice]:
+        """By their numbers, of a history or a replica."""
+        for one, found in self._found.items():
+            took = np.sort(np.concatenate(self._took.pop(one)))
+            found.median, found.p99, found.most = (_percentile(took, percent) for percent in (50, 99, 100))
+            found.file, found.replica = file, replica
+        return [self._found[one] for one in sorted(self._found)]
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    """In half of the memory, if they can be."""
+    short = np.iinfo(np.int32)
+    fits = not len(values) or (short.min <= values.min() and values.max() <= short.max)
+    return values.astype(np.int32) if fits else values
+
+
+def of_deliveries(deliveries: pa.Table, submitted: pa.Table, into: Mapping[int, Collected]) -> None:
+    """deliveries: replica, at, id. submitted: id, at. into: by replica."""
     at, replica, ids = numbers(deliveries["at"]), numbers(deliveries["replica"]), halves(deliveries["id"])
     rows = {one: np.flatnonzero(replica == one) for one in np.unique(replica).tolist()}
     longest = ids[max(rows.values(), key=len, default=np.zeros(0, np.int64))]
@@ -60,27 +97,35 @@ def of_deliveries(deliveries: pa.Table, submitted: pa.Table, width: int) -> list
     every = first_sent(theirs, numbers(submitted["at"]), count)[mine]
     common, *own = np.split(every, np.cumsum([len(part) for part in each])[:-1])
     sent = dict(zip(others, own, strict=True))
-    found = []
     for one, where in rows.items():
         took = _took(at[where], sent.get(one, common[: len(where)]))
-        found += _slices(at[where], took, np.zeros(len(where), bool), width, {"replica": one})
-    return found
+        into[one].add(at[where], took, np.zeros(len(where), bool))
 
 
-def of_operations(
-    ops: Operations, at: Placed, carriers: np.ndarray, sent: np.ndarray, width: int
-) -> list[Slice]:
-    """carriers: of each transaction the place of its message; sent: of messages, as `first_sent`."""
+def of_operations(ops: Operations, into: Collected, mine: np.ndarray | slice = slice(None)) -> None:
+    """Some operations of one history."""
     time = np.where(ops.ok | ops.failed, ops.complete, ops.invoke)
     took = np.where(ops.ok, ops.complete - ops.invoke, NOTHING)
-    carrier = at.of(carriers, -1)
-    ahead = _took(ops.invoke, np.append(sent, NOTHING)[carrier])
-    shift = np.where(ahead == NOTHING, NOTHING, -ahead)
+    into.add(time[mine], took[mine], ~ops.ok[mine])
+
+
+def shifts(ops: Operations, at: Placed, carriers: np.ndarray, sent: np.ndarray) -> np.ndarray:
+    """How long after each operation was invoked its message was multicast; NOTHING: not known. carriers: of each
+    transaction the place of its message; sent: of messages, as `first_sent`."""
+    ahead = _took(ops.invoke, np.append(sent, NOTHING)[at.of(carriers, -1)])
+    return np.where(ahead == NOTHING, NOTHING, -ahead)
+
+
+def of_histories(
+    ops: Operations, at: Placed, carriers: np.ndarray, sent: np.ndarray, width: int
+) -> list[Slice]:
+    """All of several histories. carriers, sent: as `shifts`."""
+    shift = shifts(ops, at, carriers, sent)
     found = []
     for file in np.unique(ops.file).tolist():
-        mine = ops.file == file
-        name = ops.asked("file")[int(np.argmax(mine))].as_py()
-        rows = _slices(time[mine], took[mine], ~ops.ok[mine], width, {"file": name})
+        mine, collected = ops.file == file, Collected(width)
+        of_operations(ops, collected, mine)
+        rows = collected.rows(file=ops.asked("file")[int(np.argmax(mine))].as_py())
         known = shift[mine][shift[mine] != NOTHING]
         if len(known) and rows:
             rows[0].shift = int(known.min())
@@ -91,17 +136,3 @@ def of_operations(
 def _percentile(rising: np.ndarray, percent: int) -> int | None:
     """The least value that so many of them do not exceed."""
     return int(rising[-(-len(rising) * percent // 100) - 1]) if len(rising) else None
-
-
-def _slices(time: np.ndarray, took: np.ndarray, unknown: np.ndarray, width: int, who: dict[str, Any]) -> list[Slice]:
-    number = np.floor_divide(time, width)
-    order = in_order(np.where(took == NOTHING, 0, took - took.min(initial=0, where=took != NOTHING) + 1), number)
-    slices, starts = np.unique(number[order], return_index=True)
-    found = []
-    for one, rows in zip(slices.tolist(), np.split(order, starts[1:]), strict=True):
-        known = took[rows]
-        known = known[np.searchsorted(known, NOTHING, side="right"):]
-        half, most_of, most = (_percentile(known, p) for p in (50, 99, 100))
-        first, last = int(time[rows].min()), int(time[rows].max())
-        found.append(Slice(one, len(rows), int(unknown[rows].sum()), half, most_of, most, first, last, **who))
-    return found

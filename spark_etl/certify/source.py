@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 
 _OF_REPLICA = re.compile(r"r(\d+)-")
 NOBODY = -1
+BATCH = 1 << 15
+"""Rows of a table that are read at a time, where not all of it is wanted at once."""
 
 
 class Source(msgspec.Struct):
@@ -63,6 +65,26 @@ class Source(msgspec.Struct):
                     parts.append(file.read_row_group(group, use_threads=False).take(pa.array(mine)))
                 first = end
         return _together(parts)
+
+    def batches(
+        self, table: str, columns: Sequence[str], replica: int | None = None, coded: Sequence[str] = ()
+    ) -> Iterator[pa.Table]:
+        """`read` of one replica, or of all that there is, some rows at a time."""
+        found, every = self.files[table], self._paths(table)
+        mixed = found.get(NOBODY, []) if replica not in (None, NOBODY) else []
+        for path in every if replica is None else dict.fromkeys([*found.get(replica, ()), *found.get(NOBODY, ())]):
+            file = pq.ParquetFile(path, read_dictionary=list(coded))
+            wanted = list(dict.fromkeys([*columns, "replica"] if path in mixed else columns))
+            for group in range(file.num_row_groups):  # a reader of several holds what it needs for all of them
+                for batch in file.iter_batches(BATCH, row_groups=[group], columns=wanted, use_threads=False):
+                    rows = pa.Table.from_batches([batch])
+                    yield rows.filter(pc.equal(rows["replica"], replica)).select(columns) if path in mixed else rows
+
+    def size(self, table: str, replicas: Iterable[int]) -> int:
+        """How many rows there are, at most."""
+        found = self.files[table]
+        paths = [path for one in {*replicas, NOBODY} for path in found.get(one, ())]
+        return sum(pq.read_metadata(path).num_rows for path in paths)
 
     def _paths(self, table: str) -> list[str]:
         found = self.files[table]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify import bank, client, id, key, log, near, precedence, promise, slices, time, value
+from spark_etl.certify import bank, client, id, key, log, near, precedence, promise, shards, slices, time, value
 from spark_etl.certify.arrays import DOUBTS, halves, index_in, numbers, trust, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
@@ -78,11 +78,26 @@ class Run(msgspec.Struct, tag=True):
 
 
 def judge_shard(told: Shard) -> OfShard:
-    """Logs and keys of one shard."""
+    """Logs and keys of one shard: of a long one window by window, if that proves it."""
+    answer = _judge_log(told)
+    if answer.suspicion:
+        return answer
+    try:
+        _judge_keys(told.source, answer.log.longest[1])
+    except DOUBTS as doubt:
+        answer.keys = str(doubt) or type(doubt).__name__
+        answer.doubts = _doubts(told.source, answer.log.longest[1]) if answer.keys == key.OTHER else None
+    return answer
+
+
+def _judge_log(told: Shard) -> OfShard:
     source, replicas = told.source, told.replicas
+    if shards.is_long(source, replicas) and not any(told.installs.values()):
+        with suppress(*DOUBTS):
+            found, rows = shards.certify(source, told.number, replicas, told.stops, told.width)
+            return OfShard(found, slices=rows)
     deliveries = source.read("deliveries", (*log.DELIVERIES, "shard", "at"), replicas)
     outcomes = source.read("outcomes", (*log.OUTCOMES, "shard"), replicas)
-    nothing = log.ShardLog([], (-1, -1), [], (0, 0, 0))
     try:
         for table in (deliveries, outcomes):
             trust(numbers(table["shard"]) == told.number, "a replica of two shards")
@@ -91,20 +106,23 @@ def judge_shard(told: Shard) -> OfShard:
             lambda replica: source.read("outcomes", log.DETAILS, [replica]),
         )  # fmt: skip
     except DOUBTS as doubt:
-        return OfShard(nothing, str(doubt) or type(doubt).__name__)
+        return OfShard(log.ShardLog([], (-1, -1), [], (0, 0, 0)), str(doubt) or type(doubt).__name__)
     answer = OfShard(found)
-    try:
-        _judge_keys(source, found.longest[1])
-    except DOUBTS as doubt:
-        answer.keys = str(doubt) or type(doubt).__name__
-        answer.doubts = _doubts(source, found.longest[1]) if answer.keys == key.OTHER else None
     if told.width:
         submitted = slices.addressed(source.read("submitted", ("id", "at", "destinations")), told.number)
-        answer.slices = slices.of_deliveries(deliveries, submitted, told.width)
+        course = {one: slices.Collected(told.width) for one in replicas}
+        slices.of_deliveries(deliveries, submitted, course)
+        answer.slices = [row for one, mine in course.items() for row in mine.rows(replica=one)]
     return answer
 
 
 def _judge_keys(source: Source, replica: int) -> None:
+    """replica: -1: nobody has an account."""
+    if replica < 0:
+        return
+    if shards.is_long(source, [replica]):
+        with suppress(*DOUBTS):
+            return shards.certify_keys(source, replica)
     reads = source.read("reads", key.READS, [replica], ["key"])
     writes = source.read("writes", key.WRITES, [replica], ["key"])
     key.certify(reads, writes, _no(key.PLACED))
@@ -177,7 +195,7 @@ def judge_orders(run: Run) -> Proof:
         if not run.valued:
             _judge_told(run, proof, agreed, ops, at)
         if run.width:
-            proof.slices = slices.of_operations(ops, at, agreed.transactions.message, sent, run.width)
+            proof.slices = slices.of_histories(ops, at, agreed.transactions.message, sent, run.width)
     counted = agreed.transactions is not None and (ops is not None or not run.has_history)
     if run.width and counted and proof.holds(VALIDITY):  # each shard looks at what was multicast to it
         proof.proved.add(COURSE)

@@ -1,0 +1,157 @@
+"""The logs and keys of one long shard, window by window of positions: what `log`, `key` and `slices` say of the whole.
+
+A window of a log is a log that begins at its first position. Carried on are the last timestamp, how far each replica
+goes, and of each key the last write. It is for logs that nobody has early, or by a snapshot; what is not proved here is
+left to the kernels that look at all at once, and may be proved by these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from multicast.types import FINAL
+from spark_etl.certify import key, log, slices, windows
+from spark_etl.certify.arrays import halves, numbers, rise, trust
+from spark_etl.certify.slices import Collected, Slice
+from spark_etl.certify.source import Source
+from spark_etl.certify.windows import Rows, Sent
+from spark_etl.ingest.inputs import Top
+
+
+def is_long(source: Source, replicas: list[int]) -> bool:
+    """Whether it is worth while."""
+    return any(source.size("deliveries", [one]) > windows.POSITIONS for one in replicas)
+
+
+def certify(
+    source: Source,
+    shard: int,
+    replicas: list[int],
+    stops: Mapping[int, tuple[int, int, bool]],
+    width: int,
+) -> tuple[log.ShardLog, list[Slice]]:
+    """`log.certify`, and `slices.of_deliveries` (width: 0: no slices). Suspect."""
+    logs = {one: Rows(source, "deliveries", (*log.DELIVERIES, "shard", "at"), one) for one in replicas}
+    accounts = {one: Rows(source, "outcomes", (*log.OUTCOMES, "shard"), one) for one in replicas}
+    told: dict[int, Rows] = {}
+    tops: dict[int, Top] = {}
+    course = {one: Collected(width) for one in replicas} if width else {}
+    sent, last = Sent(source, shard), np.zeros((1, 2), np.uint64)
+    found = log.ShardLog([], (-1, -1), [], (0, 0, 0))
+    base = 0
+    while not all(rows.over for rows in (*logs.values(), *accounts.values())):
+        end = base + windows.POSITIONS
+
+        def window(rows: Rows, base: int = base, end: int = end) -> pa.Table:
+            return _from(base, rows.upto(end))
+
+        def details(replica: int, base: int = base, end: int = end) -> pa.Table:
+            rows = told.setdefault(replica, Rows(source, "outcomes", log.DETAILS, replica))
+            rows.upto(base)
+            return _from(base, rows.upto(end))
+
+        deliveries, outcomes = (pa.concat_tables([window(one) for one in of.values()]) for of in (logs, accounts))
+        for table in (deliveries, outcomes):
+            trust(numbers(table["shard"]) == shard, "a replica of two shards")
+        trust(numbers(deliveries["stage"], FINAL - 1) == FINAL, "early deliveries")
+        part = log.certify(shard, deliveries, outcomes, {}, {}, [], details)
+        ids, last = _goes_on(deliveries, part, last)
+        _add(found, part, tops, base)
+        if width:
+            slices.of_deliveries(deliveries, sent.of(ids), course)
+        base = end
+    found.tops = [tops[one] for one in sorted(tops)]
+    log.as_stopped(found.tops, stops)
+    found.longest = (_furthest(tops, "delivered"), _furthest(tops, "completed"))
+    if width and found.longest[0] >= 0:
+        sent.rest(halves(batch["id"]) for batch in source.batches("deliveries", ["id"], found.longest[0]))
+    return found, [row for one, mine in course.items() for row in mine.rows(replica=one)]
+
+
+def _from(base: int, rows: pa.Table) -> pa.Table:
+    """The positions counted from here."""
+    at = rows.schema.get_field_index("position")
+    return rows.set_column(at, rows.schema.field(at), pa.array(numbers(rows["position"]) - base, rows.schema.types[at]))
+
+
+def _goes_on(deliveries: pa.Table, part: log.ShardLog, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of a window, and its last timestamp; Suspect if the first one is not behind the last of before."""
+    longest = deliveries.filter(pc.equal(deliveries["replica"], part.longest[0]))
+    trust(longest.num_rows > 0, "an outcome without a delivery")
+    gts = halves(longest["gts"])
+    trust(rise(np.concatenate([last, gts[:1]])), "timestamps do not rise")
+    return halves(longest["id"]), gts[-1:]
+
+
+def _add(found: log.ShardLog, part: log.ShardLog, tops: dict[int, Top], base: int) -> None:
+    """What is proved of a window of positions from `base` on."""
+    if not base:
+        found.renewed = part.renewed
+    for top in part.tops:
+        before = tops.get(top.replica, Top(top.replica, top.shard, 0, 0))
+        trust(before.delivered == base, "positions are not 1, 2, 3, ...")
+        trust(not top.completed or before.completed == base, "positions are not 1, 2, 3, ...")
+        top.delivered += base
+        top.completed = top.completed + base if top.completed else before.completed
+        if not top.gts:
+            top.gts, top.version = before.gts, before.version
+        tops[top.replica] = top
+
+
+def _furthest(tops: Mapping[int, Top], what: str) -> int:
+    """As `log` says whose journal stands for all."""
+    there = [one for one in tops if getattr(tops[one], what)]
+    return max(there, key=lambda one: (getattr(tops[one], what), -one), default=-1)
+
+
+def certify_keys(source: Source, replica: int) -> None:
+    """`key.certify` of its reads and writes. Suspect."""
+    reads = Rows(source, "reads", key.READS, replica, ["key"])
+    writes = Rows(source, "writes", key.WRITES, replica, ["key"])
+    known = _plain(source.read("writes", key.WRITES, []))
+    last, end = np.zeros((1, 2), np.uint64), 0
+    while not (reads.over and writes.over):
+        end += windows.POSITIONS
+        read, wrote = reads.upto(end), writes.upto(end)
+        gts = np.concatenate([halves(table["gts"]) for table in (read, wrote)])
+        if not len(gts):
+            continue
+        trust(rise(np.concatenate([last, _end(gts, np.min)])), "versions do not rise")
+        last = _end(gts, np.max)
+        touched = pc.is_in(known["key"], value_set=pc.unique(pa.concat_arrays([_names(read), _names(wrote)])))
+        before = known.filter(touched)
+        before = before.set_column(0, "key", before["key"].combine_chunks().dictionary_encode())
+        both = pa.concat_tables([before, wrote], promote_options="default")
+        ordered = key.in_order(read, both, _NO_PLACES)
+        trust(key.holds(ordered), key.OTHER)
+        rows = pa.array(ordered.writes_left() - read.num_rows)
+        known = pa.concat_tables([known.filter(pc.invert(touched)), _plain(both.take(rows))]).combine_chunks()
+
+
+_NO_PLACES = pa.table({name: pa.array([], pa.binary()) for name in key.PLACED})
+
+
+def _plain(writes: pa.Table) -> pa.Table:
+    """With keys as bytes."""
+    return writes.set_column(0, "key", writes["key"].cast(pa.binary())).cast(_WRITES)
+
+
+_WRITES = pa.schema([("key", pa.binary()), ("gts", pa.binary()), ("deleted", pa.bool_())])
+
+
+def _names(table: pa.Table) -> pa.Array:
+    """The keys, and maybe others."""
+    return pa.concat_arrays([_NO_KEY, *(chunk.dictionary.cast(pa.binary()) for chunk in table["key"].chunks)])
+
+
+_NO_KEY = pa.array([], pa.binary())
+
+
+def _end(gts: np.ndarray, which: Callable[[np.ndarray], np.uint64]) -> np.ndarray:
+    """The least or the greatest."""
+    high = which(gts[:, 0])
+    return np.array([[high, which(gts[gts[:, 0] == high, 1])]], np.uint64)

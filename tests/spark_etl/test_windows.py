@@ -1,0 +1,125 @@
+"""A long run is judged window by window as it is judged at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from spark_etl.bench import inputs
+from spark_etl.bench.inputs import Shape, generate
+from spark_etl.certify import shards, source, windows
+from spark_etl.certify.arrays import DOUBTS, Suspect, halves
+from spark_etl.certify.proof import Proof
+from tests.spark_etl import certified
+from tests.spark_etl.random_runs import KNOWN, correct_run, random_run
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often what was looked at window by window was proved, and how often it was left to the whole."""
+    found: Counter[str] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        kernel: Callable[..., Any] = getattr(module, name)
+
+        def watched(*arguments: Any) -> Any:
+            try:
+                answer = kernel(*arguments)
+            except DOUBTS:
+                found[f"{name} left"] += 1
+                raise
+            found[f"{name} proved"] += 1
+            return answer
+
+        monkeypatch.setattr(module, name, watched)
+
+    for name in ("certify", "certify_keys"):
+        counted(shards, name)
+    return found
+
+
+def both(prove: Callable[[], Proof], positions: int, batch: int) -> tuple[Proof, Proof]:
+    """At once, and window by window."""
+    whole = prove()
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(windows, "POSITIONS", positions)
+        small.setattr(source, "BATCH", batch)
+        return whole, prove()
+
+
+def plain(proof: Proof) -> dict[str, Any]:
+    """In which the order of slices says nothing."""
+    return msgspec.structs.asdict(msgspec.structs.replace(proof, slices=sorted(proof.slices, key=repr)))
+
+
+@pytest.mark.parametrize(("positions", "batch"), [(1, 2), (3, 2), (2, 100)])
+def test_random_runs_are_judged_alike(tmp_path: Path, told: Counter[str], positions: int, batch: int) -> None:
+    runs = [run for run in KNOWN.values() if not run.lost] + [random_run(Random(seed))[0] for seed in range(40)]
+    differing = []
+    for run in runs:
+        whole, bit_by_bit = both(lambda run=run: certified.of_run(run, tmp_path), positions, batch)  # type: ignore[misc]
+        if plain(whole) != plain(bit_by_bit):
+            differing.append((run, whole, bit_by_bit))
+    assert not differing, differing[0]
+    assert min(told.values()) > 10, told
+
+
+def test_correct_runs_are_proved_window_by_window(tmp_path: Path, told: Counter[str]) -> None:
+    runs = [run for seed in range(20) if (run := correct_run(Random(seed))).ops]
+    for run in runs:
+        both(lambda run=run: certified.of_run(run, tmp_path), 2, 3)  # type: ignore[misc]
+    assert told["certify proved"] > 5 and told["certify_keys proved"] > 5, told
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "CHUNK", inputs.EPOCH)
+    monkeypatch.setattr(inputs, "KEYS", 1_000)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_long_run_is_judged_alike(tmp_path: Path, told: Counter[str], stale: bool) -> None:
+    manifest = generate(Shape(3 * inputs.EPOCH + 10, shards=3, replicas=2, stale=stale), tmp_path)
+    whole, bit_by_bit = both(lambda: certified.of_tables(tmp_path, manifest), 500, 150)
+    assert plain(whole) == plain(bit_by_bit) and whole.slices
+    assert told["certify_keys left"] == stale and not told["certify left"]
+
+
+@pytest.mark.usefixtures("short")
+def test_the_last_writes_are_carried_from_window_to_window(
+    tmp_path: Path, told: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: they are not."""
+    manifest = generate(Shape(inputs.EPOCH, shards=1, replicas=1), tmp_path)
+    plainly = shards._plain
+    monkeypatch.setattr(shards, "_plain", lambda writes: plainly(writes).slice(0, 0))
+    both(lambda: certified.of_tables(tmp_path, manifest), 500, 150)
+    assert told["certify_keys left"] == 1
+
+
+def test_rows_are_given_once_and_in_their_order(tmp_path: Path) -> None:
+    manifest = generate(Shape(100, shards=1, replicas=1), tmp_path)
+    of = source.source(tmp_path, manifest.files())
+    rows = windows.Rows(of, "writes", ("key", "position"), 0)
+    parts = [rows.upto(end)["position"].to_pylist() for end in (10, 10, 50, 1_000)]
+    assert [one for part in parts for one in part] == of.read("writes", ["position"], [0])["position"].to_pylist()
+    assert max(parts[0]) == 10 and not parts[1] and max(parts[2]) == 50 and rows.over
+
+
+def test_what_was_multicast_again_later_is_suspect(tmp_path: Path) -> None:
+    manifest = generate(Shape(100, shards=1, replicas=1), tmp_path)
+    of = source.source(tmp_path, manifest.files())
+    (path,) = of.files["submitted"][0]
+    ids = halves(of.read("submitted", ["id"])["id"])
+    of.files["submitted"][0] = [path, path]
+    sent = windows.Sent(of)
+    assert sent.of(ids).num_rows == 100
+    with pytest.raises(Suspect):
+        sent.rest([ids])
