@@ -14,6 +14,9 @@
     slices       the course of a run
     proof        what was proved, and by which kernels: the table of properties
     source       the tables, as kernels read them
+    windows      tables bit by bit
+    shards       the logs and keys of a long shard, window by window
+    runs         messages, transactions and clients of a long run, window by window
     tasks        the kernels as tasks of Spark
     proving      the tasks in their turn, and what they found
     daemon       of Spark's Python workers

@@ -180,7 +180,7 @@ def names(*columns: Array) -> list[np.ndarray]:
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # splitmix64's, both odd
 
 
-def _mixed(rows: np.ndarray) -> np.ndarray:
+def mixed(rows: np.ndarray) -> np.ndarray:
     """One number of each pair, another one for most others."""
     found: np.ndarray = rows[:, 0] * _FACTORS[0] + rows[:, 1] * _FACTORS[1]
     return found ^ (found >> np.uint64(32))
@@ -189,7 +189,7 @@ def _mixed(rows: np.ndarray) -> np.ndarray:
 def codes(*rows: np.ndarray) -> list[np.ndarray]:
     """Numbers from 0 on for pairs of 64-bit numbers, equal for equal ones, in no order."""
     every = np.concatenate(rows)
-    code = numbers(pa.array(_mixed(every)).dictionary_encode().indices)
+    code = numbers(pa.array(mixed(every)).dictionary_encode().indices)
     if len(code):
         first = np.empty(int(code.max()) + 1, np.int64)
         first[code[::-1]] = np.arange(len(code))[::-1]
@@ -213,7 +213,7 @@ def index_in(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Of each pair of 64-bit numbers the first place at which it is `known`, or -1."""
     if not len(known):
         return np.full(len(rows), -1, np.int64)
-    found = numbers(pc.index_in(pa.array(_mixed(rows)), value_set=pa.array(_mixed(known))), -1)
+    found = numbers(pc.index_in(pa.array(mixed(rows)), value_set=pa.array(mixed(known))), -1)
     if np.array_equal(np.where(found[:, None] >= 0, known[found], rows), rows):
         return found
     mine, theirs = codes(rows, known)

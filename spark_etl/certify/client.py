@@ -80,7 +80,7 @@ def operations(history: pa.Table, promised: bool = False) -> Operations:
     """Every operation begins once and ends at most once, after that; every line could be read (HISTORY). Suspect.
     promised: those that are `relations.promised`; else the others."""
     trust(whole(history["damage"]).null_count == history.num_rows, "a line that cannot be read")
-    begins = _is(history["type"], "invoke")
+    begins = is_one(history["type"], "invoke")
     file = names(history["file"])[0]
     told_ids = halves(history["id"])
     (key,) = codes(told_ids)
@@ -100,7 +100,7 @@ def operations(history: pa.Table, promised: bool = False) -> Operations:
     same = ~ended | (process[begin] == process[end])
     function = names(history["f"])[0]
     trust(same & (~ended | (function[begin] == function[end])), "an operation that ends as another one")
-    ok, failed = (ended & _is(history["type"], kind)[end] for kind in ("ok", "fail"))
+    ok, failed = (ended & is_one(history["type"], kind)[end] for kind in ("ok", "fail"))
     complete = np.where(ok | failed, at[end], 0)
     certain = ok | failed
     trust(~ended | (line[end] > line[begin]), "an operation that ends before it begins")
@@ -119,7 +119,8 @@ def operations(history: pa.Table, promised: bool = False) -> Operations:
     return Operations(history.drop_columns(_KNOWN), *(column[mine] for column in columns))
 
 
-def _is(column: pa.ChunkedArray, text: str) -> np.ndarray:
+def is_one(column: pa.ChunkedArray, text: str) -> np.ndarray:
+    """Which of them are this text."""
     if not pa.types.is_dictionary(column.type):
         return numbers(pc.equal(column, text), 0).astype(bool)
     wanted, code = names(pa.array([text]), column)

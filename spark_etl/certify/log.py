@@ -36,12 +36,14 @@ class ShardLog(msgspec.Struct):
     """What is proved of a shard. tops: how far each replica's journal goes. longest: the replica whose deliveries, and
     the one whose accounts, stand for all; -1: nobody has any. renewed: replicas that began with another's journal, or
     snapshot.
-    optimistic: early deliveries: all, mistaken, and not yet final."""
+    optimistic: early deliveries: all, mistaken, and not yet final. marks: of a long log, some of its timestamps, as
+    many deliveries from one another."""
 
     tops: list[Top]
     longest: tuple[int, int]
     renewed: list[int]
     optimistic: tuple[int, int, int]
+    marks: list[bytes] = []
 
 
 def certify(

@@ -23,10 +23,14 @@ _BEHIND_ALL = 1 << 16
 
 
 def certify(
-    ops: Operations, at: Placed, found: Transactions, course: Course, logs: Sequence[AgreedLog]
-) -> np.ndarray:
+    ops: Operations, at: Placed, found: Transactions, course: Course, logs: Sequence[AgreedLog],
+    before: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """There is no cycle of real time and of dependencies that run forward in the logs: of all, if every read is proved
-    and no key is in two shards. Returns e of each transaction, and then of each operation. Suspect."""
+    and no key is in two shards. Returns e of each transaction, and then of each operation. before: of each log the
+    greatest e of what precedes it, and then of its end, too. Suspect."""
+    if before is None:
+        before = np.full(len(logs), NOTHING)
     trust(np.ptp(ops.file[course.op]) == 0, "several clocks")
     count = len(found.ids)
     node = np.where(ops.at_position, count + np.arange(len(ops.invoke)), at.row)
@@ -35,13 +39,15 @@ def certify(
     trust(np.bincount(node[course.op]) < 2, "two operations of one id")
     orders = _orders(ops, found, logs, node)
     for _ in range(ROUNDS_MAX):
-        before = invoked.copy()
-        for order in orders:
-            invoked[order] = np.maximum.accumulate(invoked[order])
-        if np.array_equal(before, invoked):
+        last = invoked.copy()
+        for order, least in zip(orders, before, strict=True):
+            invoked[order] = np.maximum(np.maximum.accumulate(invoked[order]), least)
+        if np.array_equal(last, invoked):
             break
     else:
         trust(False, "it does not come to an end")
+    for n, order in enumerate(orders):
+        before[n] = max(before[n], invoked[order].max(initial=NOTHING))
     mine = course.op[ops.ok[course.op]]
     trust(invoked[node[mine]] <= ops.complete[mine], "invoked too late for what it precedes")
     return invoked

@@ -47,19 +47,22 @@ def certify(
         end = base + windows.POSITIONS
 
         def window(rows: Rows, base: int = base, end: int = end) -> pa.Table:
-            return _from(base, rows.upto(end))
+            return windows.counted_from(base, rows.upto(end))
 
         def details(replica: int, base: int = base, end: int = end) -> pa.Table:
             rows = told.setdefault(replica, Rows(source, "outcomes", log.DETAILS, replica))
             rows.upto(base)
-            return _from(base, rows.upto(end))
+            return windows.counted_from(base, rows.upto(end))
 
         deliveries, outcomes = (pa.concat_tables([window(one) for one in of.values()]) for of in (logs, accounts))
         for table in (deliveries, outcomes):
             trust(numbers(table["shard"]) == shard, "a replica of two shards")
         trust(numbers(deliveries["stage"], FINAL - 1) == FINAL, "early deliveries")
         part = log.certify(shard, deliveries, outcomes, {}, {}, [], details)
-        ids, last = _goes_on(deliveries, part, last)
+        ids, gts = _agreed(deliveries, part)
+        trust(rise(np.concatenate([last, gts[:1]])), "timestamps do not rise")
+        last = gts[-1:]
+        found.marks += [row.astype(">u8").tobytes() for row in gts[windows.marked() - 1 :: windows.marked()]]
         _add(found, part, tops, base)
         if width:
             slices.of_deliveries(deliveries, sent.of(ids), course)
@@ -72,19 +75,11 @@ def certify(
     return found, [row for one, mine in course.items() for row in mine.rows(replica=one)]
 
 
-def _from(base: int, rows: pa.Table) -> pa.Table:
-    """The positions counted from here."""
-    at = rows.schema.get_field_index("position")
-    return rows.set_column(at, rows.schema.field(at), pa.array(numbers(rows["position"]) - base, rows.schema.types[at]))
-
-
-def _goes_on(deliveries: pa.Table, part: log.ShardLog, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of a window, and its last timestamp; Suspect if the first one is not behind the last of before."""
+def _agreed(deliveries: pa.Table, part: log.ShardLog) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and timestamps of what was delivered."""
     longest = deliveries.filter(pc.equal(deliveries["replica"], part.longest[0]))
     trust(longest.num_rows > 0, "an outcome without a delivery")
-    gts = halves(longest["gts"])
-    trust(rise(np.concatenate([last, gts[:1]])), "timestamps do not rise")
-    return halves(longest["id"]), gts[-1:]
+    return halves(longest["id"]), halves(longest["gts"])
 
 
 def _add(found: log.ShardLog, part: log.ShardLog, tops: dict[int, Top], base: int) -> None:

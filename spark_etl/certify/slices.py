@@ -58,6 +58,8 @@ class Collected:
 
     def add(self, time: np.ndarray, took: np.ndarray, unknown: np.ndarray) -> None:
         """Rows: when it was, how long it took (NOTHING: not known), and whether its end is not known."""
+        if not len(time):
+            return
         number = np.floor_divide(time, self._width)
         order = in_order(number)
         slices, starts = np.unique(number[order], return_index=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify import bank, client, id, key, log, near, precedence, promise, shards, slices, time, value
+from spark_etl.certify import bank, client, id, key, log, near, precedence, promise, runs, shards, slices, time, value
 from spark_etl.certify.arrays import DOUBTS, halves, index_in, numbers, trust, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
@@ -92,7 +92,7 @@ def judge_shard(told: Shard) -> OfShard:
 
 def _judge_log(told: Shard) -> OfShard:
     source, replicas = told.source, told.replicas
-    if shards.is_long(source, replicas) and not any(told.installs.values()):
+    if shards.is_long(source, replicas) and not any(told.installs.values()) and not told.snapshots:
         with suppress(*DOUBTS):
             found, rows = shards.certify(source, told.number, replicas, told.stops, told.width)
             return OfShard(found, slices=rows)
@@ -178,6 +178,9 @@ def _history(run: Run) -> pa.Table:
 
 def judge_orders(run: Run) -> Proof:
     """Messages, transactions, answers, real time, and the course of the clients. PRECEDENCE rests on READS, too."""
+    with suppress(*DOUBTS):
+        if any(log.marks for log in run.logs.values()) and not run.valued:
+            return runs.certify(run.source, run.logs, _held(run), run.forgetful, run.has_history, run.width)
     proof = Proof()
     agreed = _Agreed(run, proof)
     sent = np.zeros(0, np.int64)

@@ -109,10 +109,10 @@ def where(ops: Operations, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return numbers(ops.said("shard"), -1)[reads], numbers(ops.said("position"), 0)[reads]
 
 
-def against_real_time(ops: Operations, course: Course) -> int:
+def against_real_time(ops: Operations, course: Course, before: int = NOTHING) -> int:
     """How many operations ended before the invocation of one that precedes them in the order
-    (`checks.clients.against_real_time`)."""
-    latest = greatest_before(ops.file[course.op], course.order, ops.invoke[course.op])
+    (`checks.clients.against_real_time`). before: the latest invocation of those that precede all of these."""
+    latest = np.maximum(greatest_before(ops.file[course.op], course.order, ops.invoke[course.op]), before)
     return int(np.sum(ops.ok[course.op] & (ops.complete[course.op] < latest)))
 
 

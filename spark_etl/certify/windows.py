@@ -9,39 +9,57 @@ import numpy as np
 import pyarrow as pa
 
 from spark_etl.certify import slices
-from spark_etl.certify.arrays import NOTHING, halves, index_in, numbers, trust
+from spark_etl.certify.arrays import NOTHING, halves, index_in, mixed, numbers, rise, trust
 from spark_etl.certify.source import Source
 
 POSITIONS = 1 << 16
 """Positions of a log that are looked at together."""
+MARKS = 8
+"""In so many places of a window its timestamp is marked."""
+TOGETHER = 4
+"""A window of all logs is as long as so many of a single one."""
 SENT = ("id", "at", "destinations")
 _FIRST = NOTHING
 
 
-class Rows:
-    """The rows of a replica, by their positions. Suspect if they do not stand in that order, or a journal's offset
-    falls behind what was taken before. Each row is given once."""
+def marked() -> int:
+    """How many positions there are from one mark to the next."""
+    return max(POSITIONS // MARKS, 1)
 
-    def __init__(self, source: Source, table: str, columns: Sequence[str], replica: int, coded: Sequence[str] = ()):
-        self._columns = list(columns)
-        wanted = list(dict.fromkeys([*columns, "position", "offset"]))
+
+def cuts(marks: Iterable[bytes]) -> list[bytes]:
+    """The last timestamp of each window but the last one."""
+    return sorted({*marks})[:: TOGETHER * POSITIONS // marked()][1:]
+
+
+def counted_from(base: int, rows: pa.Table) -> pa.Table:
+    """The positions counted from here."""
+    at = rows.schema.get_field_index("position")
+    return rows.set_column(at, rows.schema.field(at), pa.array(numbers(rows["position"]) - base, rows.schema.types[at]))
+
+
+class Rows:
+    """The rows of a replica, by their positions, or their timestamps. Suspect if they do not stand in that order, or a
+    journal's offset falls behind what was taken before. Each row is given once."""
+
+    def __init__(
+        self, source: Source, table: str, columns: Sequence[str], replica: int, coded: Sequence[str] = (),
+        by: str = "position",
+    ):  # fmt: skip
+        self._columns, self._by = list(columns), by
+        wanted = list(dict.fromkeys([*columns, by, "offset"]))
         self._batches = source.batches(table, wanted, replica, coded)
-        self._ahead: list[pa.Table] = []
-        self._reached = self._offset = -1
+        self._ahead: list[tuple[np.ndarray, pa.Table]] = []
+        self._reached, self._offset = np.zeros((1, 2), np.uint64), -1
         self._none = source.read(table, columns, [], coded)
 
-    def upto(self, position: int) -> pa.Table:
-        """Those that are not behind this one."""
+    def upto(self, bound: int | tuple[int, int]) -> pa.Table:
+        """Those that are not behind this position, or this timestamp (a pair of numbers)."""
+        high, low = (0, bound) if isinstance(bound, int) else bound
         taken = [self._none]
-        while self._reached <= position and (batch := next(self._batches, None)) is not None:
-            if batch.num_rows:
-                places = numbers(batch["position"])
-                trust(places[0] >= self._reached and np.all(places[1:] >= places[:-1]), "positions out of order")
-                self._reached = int(places[-1])
-                self._ahead.append(batch)
-        while self._ahead:
-            first = self._ahead.pop(0)
-            count = int(np.searchsorted(numbers(first["position"]), position, side="right"))
+        while self._read_on():
+            places, first = self._ahead.pop()
+            count = int(np.sum((places[:, 0] < high) | ((places[:, 0] == high) & (places[:, 1] <= low))))
             if count:
                 mine = first.slice(0, count)
                 offsets = numbers(mine["offset"])
@@ -49,18 +67,31 @@ class Rows:
                 self._offset = int(offsets.max())
                 taken.append(mine.select(self._columns))
             if count < first.num_rows:
-                self._ahead.insert(0, first.slice(count))
+                self._ahead.append((places[count:], first.slice(count)))
                 break
         return pa.concat_tables(taken, promote_options="default").combine_chunks()
+
+    def _read_on(self) -> bool:
+        """Whether there is more."""
+        while not self._ahead and (batch := next(self._batches, None)) is not None:
+            if batch.num_rows:
+                column = batch[self._by]
+                places = halves(column) if pa.types.is_binary(column.type) else _pairs(numbers(column))
+                each = np.concatenate([self._reached, places])
+                trust(rise(each) | np.all(each[1:] == each[:-1], axis=1), "rows out of order")
+                self._reached = places[-1:]
+                self._ahead.append((places, batch))
+        return bool(self._ahead)
 
     @property
     def over(self) -> bool:
         """Whether there is none left."""
-        while not self._ahead and (batch := next(self._batches, None)) is not None:
-            if batch.num_rows:
-                self._ahead.append(batch)
-                self._reached = max(self._reached, int(numbers(batch["position"])[-1]))
-        return not self._ahead
+        return not self._read_on()
+
+
+def _pairs(found: np.ndarray) -> np.ndarray:
+    trust(found >= 0, "a negative position")
+    return np.column_stack([np.zeros(len(found), np.uint64), found.astype(np.uint64)])
 
 
 class Sent:
@@ -75,6 +106,8 @@ class Sent:
 
     def of(self, ids: np.ndarray) -> pa.Table:
         """Those of messages, as pairs of numbers that differ, as far as there are any."""
+        while self._pool.num_rows < len(ids) and (more := self._more()) is not None:
+            self._pool = pa.concat_tables([self._pool, more])
         found, missing = [], np.ones(len(ids), bool)
         rows: pa.Table | None = self._pool
         kept = []
@@ -107,3 +140,24 @@ class Sent:
         if self._pool.num_rows:
             left = halves(self._pool["id"])
             trust(all((index_in(part, left) < 0).all() for part in ids), "a message that was multicast again, later")
+
+
+class Differ:
+    """Whether ids that come bit by bit differ from one another: 8 bytes are kept of each."""
+
+    def __init__(self) -> None:
+        self._parts: list[np.ndarray] = []
+
+    def add(self, ids: np.ndarray) -> None:
+        """Pairs of numbers."""
+        self._parts.append(mixed(ids))
+
+    def certify(self) -> None:
+        """Suspect unless they all differ, or if two look alike; what was added is forgotten."""
+        every, end = np.empty(sum(map(len, self._parts)), np.uint64), 0
+        while self._parts:
+            part = self._parts.pop()
+            every[end : end + len(part)] = part
+            end += len(part)
+        every.sort()
+        trust(every[1:] != every[:-1], "the same id twice")
