@@ -45,9 +45,9 @@ class Stage(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """late: operations that fail the certificate of real time. memory: greatest resident size, MB, of Java, and of
-    Python with its workers. disk: MB, of the tables, and at most of what Spark put aside. verdict: of the audit, which
-    must be "valid"."""
+    """late: operations that fail the certificate of real time. memory: at most while checks went on, MB, of Java, of
+    Python with its workers, and of both together; what processes share counts once. disk: MB, of the tables, and at
+    most of what Spark put aside. verdict: of the audit, which must be "valid"."""
 
     transactions: int
     shards: int
@@ -100,6 +100,7 @@ def run(shape: Shape, directory: Path | None, master: str, memory: str, progress
             watch.spent[ALL] = sum(seconds for seconds, _ in checks), sum(processor for _, processor in checks)
             watch.next(WARM)
             Audit(spark, out, out).check_all()
+            peaks = {name: value // 1_000_000 for name, value in peak.items()}
             watch.next(SCAN)
             _scan(Tables(spark, out, manifest))
             watch.next("")
@@ -109,10 +110,9 @@ def run(shape: Shape, directory: Path | None, master: str, memory: str, progress
         Stage(name, round(seconds, 2), round(processor, 2), round(shape.transactions / max(seconds, 1e-3)))
         for name, (seconds, processor) in spent.items()
     ]
-    peaks = {name: value // 1_000_000 for name, value in peak.items()}
     return Result(
         shape.transactions, shape.shards, shape.replicas, manifest.rows(), report.verdict, audit.late or 0, stages,
-        {name: peaks[name] for name in ("java", "python")},
+        {name: peaks[name] for name in ("java", "python", "together")},
         {"tables": tables // 1_000_000, "put aside": peaks["disk"]},
         {"load before": load} | _machine(master, memory),
     )  # fmt: skip
@@ -140,16 +140,17 @@ def _place(directory: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _watch(temporary: Path) -> Iterator[dict[str, int]]:
-    """The greatest resident memory, bytes, of this process's Java and Python, and the greatest size of a directory,
-    looked at twice a second."""
-    peak = {"java": 0, "python": 0, "disk": 0}
+    """The greatest memory, bytes, of this process's Java and Python, and the greatest size of a directory, looked at
+    twice a second."""
+    peak = {"java": 0, "python": 0, "together": 0, "disk": 0}
     done = threading.Event()
 
     def look() -> None:
         while not done.wait(0.5):
             now = {"java": 0, "python": 0, "disk": _size(temporary)}
             for process in _processes():
-                now["java" if process.name == "java" else "python"] += process.resident
+                now["java" if process.name == "java" else "python"] += _share(process.number)
+            now["together"] = now["java"] + now["python"]
             for name, size in now.items():
                 peak[name] = max(peak[name], size)
 
@@ -172,25 +173,33 @@ def _size(directory: Path) -> int:
     return total
 
 
-class _Process(NamedTuple):
-    """processor: seconds, with those of its children that have ended. resident: bytes."""
+def _share(process: int) -> int:
+    """Bytes of a process, those that it shares with others in equal shares. 0: it has gone, or this is not Linux."""
+    with contextlib.suppress(OSError):
+        rows = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        return next((int(row.split()[1]) * 1024 for row in rows if row.startswith("Pss:")), 0)
+    return 0
 
+
+class _Process(NamedTuple):
+    """processor: seconds, with those of its children that have ended."""
+
+    number: int
     parent: int
     name: str
     processor: float
-    resident: int
 
 
 def _processes() -> list[_Process]:
     """This process and its descendants. Empty off Linux."""
     every: dict[int, _Process] = {}
-    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    tick = os.sysconf("SC_CLK_TCK")
     for entry in Path("/proc").glob("[0-9]*") if Path("/proc").is_dir() else ():
         try:
             name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
             fields = rest.split()
             times = sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime: proc(5)
-            every[int(entry.name)] = _Process(int(fields[1]), name, times / tick, int(fields[21]) * page)
+            every[int(entry.name)] = _Process(int(entry.name), int(fields[1]), name, times / tick)
         except (OSError, ValueError, IndexError):
             continue  # it has just ended
     ours = []

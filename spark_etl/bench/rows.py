@@ -134,7 +134,7 @@ def _of_tables(row: Row, out: Path, result: Rows) -> Turn:
     found = msgspec.json.decode(file.read_bytes(), type=Result)
     result.machine = found.machine
     seconds = {stage.name: stage.seconds for stage in found.stages}
-    return Turn(seconds[ALL], seconds[WARM], seconds[SCAN], sum(found.memory.values()))
+    return Turn(seconds[ALL], seconds[WARM], seconds[SCAN], found.memory["together"])
 
 
 def _of_command(row: Row, out: Path) -> Turn:

@@ -103,8 +103,10 @@ def _furthest(tops: Mapping[int, Top], what: str) -> int:
     return max(there, key=lambda one: (getattr(tops[one], what), -one), default=-1)
 
 
-def certify_keys(source: Source, replica: int) -> None:
-    """`key.certify` of its reads and writes. Suspect."""
+def other_keys(source: Source, replica: int) -> list[bytes]:
+    """The keys of which a read returned another version than the order of its reads and writes says (`key.holds`).
+    Suspect."""
+    wrong: set[bytes] = set()
     reads = Rows(source, "reads", key.READS, replica, ["key"])
     writes = Rows(source, "writes", key.WRITES, replica, ["key"])
     known = _plain(source.read("writes", key.WRITES, []))
@@ -122,9 +124,11 @@ def certify_keys(source: Source, replica: int) -> None:
         before = before.set_column(0, "key", before["key"].combine_chunks().dictionary_encode())
         both = pa.concat_tables([before, wrote], promote_options="default")
         ordered = key.in_order(read, both, _NO_PLACES)
-        trust(key.holds(ordered), key.OTHER)
+        if not key.holds(ordered):
+            wrong.update(read["key"].take(pa.array(ordered.row[ordered.other()])).cast(pa.binary()).to_pylist())
         rows = pa.array(ordered.writes_left() - read.num_rows)
         known = pa.concat_tables([known.filter(pc.invert(touched)), _plain(both.take(rows))]).combine_chunks()
+    return sorted(wrong)
 
 
 _NO_PLACES = pa.table({name: pa.array([], pa.binary()) for name in key.PLACED})

@@ -80,6 +80,16 @@ class Source(msgspec.Struct):
                     rows = pa.Table.from_batches([batch])
                     yield rows.filter(pc.equal(rows["replica"], replica)).select(columns) if path in mixed else rows
 
+    def some(
+        self, table: str, columns: Sequence[str], replica: int, wanted: tuple[str, pa.Array] | None
+    ) -> pa.Table:
+        """`read` of one replica. wanted: only rows in which this column has one of these values."""
+        if wanted is None:
+            return self.read(table, columns, [replica])
+        name, values = wanted
+        parts = (rows.filter(pc.is_in(rows[name], value_set=values)) for rows in self.batches(table, columns, replica))
+        return _together([self.read(table, columns, []), *parts])
+
     def size(self, table: str, replicas: Iterable[int]) -> int:
         """How many rows there are, at most."""
         found = self.files[table]

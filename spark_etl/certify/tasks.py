@@ -82,11 +82,8 @@ def judge_shard(told: Shard) -> OfShard:
     answer = _judge_log(told)
     if answer.suspicion:
         return answer
-    try:
-        _judge_keys(told.source, answer.log.longest[1])
-    except DOUBTS as doubt:
-        answer.keys = str(doubt) or type(doubt).__name__
-        answer.doubts = _doubts(told.source, answer.log.longest[1]) if answer.keys == key.OTHER else None
+    if answer.log.longest[1] >= 0:
+        _judge_keys(told.source, answer.log.longest[1], answer)
     return answer
 
 
@@ -116,21 +113,31 @@ def _judge_log(told: Shard) -> OfShard:
     return answer
 
 
-def _judge_keys(source: Source, replica: int) -> None:
-    """replica: -1: nobody has an account."""
-    if replica < 0:
-        return
+def _judge_keys(source: Source, replica: int, answer: OfShard) -> None:
+    """Its reads against its writes."""
+    other = None
     if shards.is_long(source, [replica]):
         with suppress(*DOUBTS):
-            return shards.certify_keys(source, replica)
-    reads = source.read("reads", key.READS, [replica], ["key"])
-    writes = source.read("writes", key.WRITES, [replica], ["key"])
-    key.certify(reads, writes, _no(key.PLACED))
+            other = shards.other_keys(source, replica)
+    try:
+        if other is None:
+            reads = source.read("reads", key.READS, [replica], ["key"])
+            key.certify(reads, source.read("writes", key.WRITES, [replica], ["key"]), _no(key.PLACED))
+        trust(not other, key.OTHER)
+    except DOUBTS as doubt:
+        answer.keys = str(doubt) or type(doubt).__name__
+        answer.doubts = _doubts(source, replica, other) if answer.keys == key.OTHER else None
 
 
-def _doubts(source: Source, replica: int) -> near.Doubts | None:
+def _doubts(source: Source, replica: int, keys: list[bytes] | None) -> near.Doubts | None:
+    """keys: those that matter, if they are known."""
+    if keys is not None and len(keys) > near.DOUBTS_MAX:
+        return None
+    wanted = None if keys is None else ("key", pa.array(keys, pa.binary()))
     with suppress(*DOUBTS):
-        return near.doubts(source.read("reads", key.READS, [replica]), source.read("writes", key.WRITES, [replica]))
+        reads, writes = (source.some(table, columns, replica, wanted) for table, columns in
+                         (("reads", key.READS), ("writes", key.WRITES)))  # fmt: skip
+        return near.doubts(reads, writes)
     return None
 
 

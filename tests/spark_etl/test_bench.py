@@ -31,6 +31,8 @@ def test_its_input_is_correct_and_fails_the_certificate_of_real_time(
     assert result.verdict == "valid" and measure.exit_code(result) == 0
     assert result.late > 100 and result.rows["submitted"] == 400 and result.stages[0].name == "generating"
     names = [stage.name for stage in result.stages]
+    java, python, together = (result.memory[name] for name in ("java", "python", "together"))
+    assert 0 < max(java, python) < together <= java + python + 1
     assert "certifying" in names and names[-3:] == [measure.ALL, measure.WARM, measure.SCAN]
     assert not any("searching for cycles" in name for name in names)
     assert result.stages[-3].seconds >= max(stage.seconds for stage in result.stages[1:-3])
@@ -70,7 +72,7 @@ class Command:
             raise OSError("status -9")
         if "--json" in arguments:
             stages = [measure.Stage(name, 2.0, 3.0, 500) for name in (measure.ALL, measure.WARM, measure.SCAN)]
-            found = measure.Result(1000, 1, 1, {}, "valid", 0, stages, {"java": 3, "python": 4}, {}, {"of": "a test"})
+            found = measure.Result(1000, 1, 1, {}, "valid", 0, stages, {"together": 7}, {}, {"of": "a test"})
             Path(arguments[arguments.index("--json") + 1]).write_bytes(msgspec.json.encode(found))
 
 
