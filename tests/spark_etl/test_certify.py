@@ -285,7 +285,7 @@ def test_pairs_are_known_by_one_number_although_it_may_be_of_several(
 ):
     with pytest.MonkeyPatch.context() as patch:
         if mixed:
-            patch.setattr(arrays, "_mixed", mixed)
+            patch.setattr(arrays, "mixed", mixed)
         found = np.concatenate(codes(pairs(mine), pairs(others))).tolist()
         every = mine + others
         assert [a == b for a in found for b in found] == [a == b for a in every for b in every]
