@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 KEYS_KEPT = 16_384
 """Of so many keys the slots are remembered: whoever orders or executes a transaction asks again and again."""
-_NOT_OF_ONE_SLOT = (*EVERYWHERE, *LEASED, Txn)
+_NOT_OF_ONE_SLOT = frozenset((*EVERYWHERE, *LEASED, Txn))
 
 ALL_SLOTS = b"\xff\xff"
 """Among slots, two bytes each and rising: and all others."""
@@ -166,13 +166,11 @@ class ShardMap:
         """Every shard that takes part in `transaction`, sorted. A range or a Cut concerns all."""
         success = transaction.success
         if len(success) == 1 and not transaction.compare and not transaction.failure:
-            operation = success[0]
+            operation: Any = success[0]
+            if type(operation) not in _NOT_OF_ONE_SLOT:
+                return (self.shard_of(operation.key),)
             if isinstance(operation, Move):
                 return tuple(sorted((operation.source, operation.target)))
-            if isinstance(operation, EVERYWHERE):
-                return self.shards
-            if not isinstance(operation, (*LEASED, Txn)):
-                return (self.shard_of(operation.key),)
         return self._named_by(transaction)[1]
 
     def homes_of(self, transaction: Transaction) -> tuple[bytes | None, tuple[GroupId, ...]]:
@@ -180,14 +178,14 @@ class ShardMap:
         these if there is only one shard; and `shards_of`."""
         success = transaction.success
         if len(success) == 1 and not transaction.compare and not transaction.failure:
-            operation = success[0]
-            if isinstance(operation, Move):
-                return b"", tuple(sorted((operation.source, operation.target)))
-            if not isinstance(operation, _NOT_OF_ONE_SLOT):
+            operation: Any = success[0]
+            if type(operation) not in _NOT_OF_ONE_SLOT:
                 if len(self.shards) == 1:
                     return None, self.shards
                 slot = slot_of(operation.key)
                 return slot.to_bytes(2, "big"), (self.slots[slot],)
+            if isinstance(operation, Move):
+                return b"", tuple(sorted((operation.source, operation.target)))
         if len(self.shards) == 1:
             if any([isinstance(operation, EVERYWHERE) for operation in operations_of(transaction)]):
                 return ALL_SLOTS, self.shards
@@ -198,13 +196,14 @@ class ShardMap:
     def _named_by(self, transaction: Transaction) -> tuple[set[int], tuple[GroupId, ...], bool]:
         """The slots of the keys of a transaction that is no Move, `shards_of`, and whether it has a range or a Cut."""
         slots, everywhere = {slot_of(compare.key) for compare in compares_of(transaction)}, False
+        operation: Any
         for operation in operations_of(transaction):
-            if isinstance(operation, EVERYWHERE):
-                everywhere = True
-            elif isinstance(operation, LEASED):
-                slots.update(_named(operation))
-            else:
+            if type(operation) not in _NOT_OF_ONE_SLOT:
                 slots.add(slot_of(operation.key))
+            elif isinstance(operation, EVERYWHERE):
+                everywhere = True
+            else:
+                slots.update(_named(operation))
         shards = self.shards if everywhere else tuple(sorted({self.slots[slot] for slot in slots}))
         return slots, shards, everywhere
 

@@ -66,18 +66,20 @@ class Impossible(Exception):
 class Execution:
     """What executing a branch on one shard amounts to.
 
-    writes: key -> final value, None for deleted. leases: of those that are attached to one. read_bytes: of the keys and
-    values in `results`. failure, failure_key: why nothing has an effect; then `writes` and `results` are empty.
+    compared: what comparisons have read that are not to be made again, as `vote` tells it. writes: key -> final value,
+    None for deleted. leases: of those that are attached to one. read_bytes: of the keys and values in `results`.
+    failure, failure_key: why nothing has an effect; then `writes` and `results` are empty.
     """
 
     __slots__ = (
-        "_deleted", "_rows", "_seen", "_state", "_timestamp", "failure", "failure_key", "leases", "read_bytes",
-        "results", "writes",
+        "_deleted", "_rows", "_seen", "_state", "_timestamp", "compared", "failure", "failure_key", "leases",
+        "read_bytes", "results", "writes",
     )  # fmt: skip
 
     def __init__(self, state: State, timestamp: Timestamp):
         self._state = state
         self._timestamp = timestamp
+        self.compared: dict[bytes, Timestamp] = {}
         self._rows: dict[bytes, KeyValue | None] = {}
         self._seen: dict[bytes, Timestamp] = {}  # without their values
         self._deleted = 0
@@ -91,8 +93,11 @@ class Execution:
     @property
     def reads(self) -> list[tuple[bytes, Timestamp]]:
         """(key, version before the transaction)."""
-        rows = self._rows
+        rows: dict[bytes, Any] = self._rows
         found = [(key, ZERO if row is None else row.version) for key, row in rows.items()]
+        if compared := self.compared:
+            found = [*compared.items(), *[one for one in found if one[0] not in compared]]
+            rows = {**compared, **rows}
         if not self._seen:
             return found
         return found + [(key, version) for key, version in self._seen.items() if key not in rows]
@@ -351,9 +356,14 @@ def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
     return trial.failure, trial.failure_key
 
 
-def vote(plan: LocalPlan, state: State) -> Vote:
-    """A function of the values of `plan.condition_keys()` alone, unless it reaches others."""
-    holds, truths = Execution(state, ZERO).judge(plan)
+def vote(plan: LocalPlan, state: State) -> tuple[Vote, dict[bytes, Timestamp]]:
+    """And key -> version of what was compared for it. A function of the values of `plan.condition_keys()` alone, unless
+    it reaches others."""
+    judging = Execution(state, ZERO)
+    return _voted(plan, state, *judging.judge(plan)), dict(judging.reads)
+
+
+def _voted(plan: LocalPlan, state: State, holds: bool, truths: bytes) -> Vote:
     if not plan.nested:
         return Vote(holds, *_trial(plan.course(True), state), *_trial(plan.course(False), state))
     impossible: list[tuple[tuple[bool, bytes], str, bytes]] = []

@@ -29,12 +29,13 @@ class Item:
     `ShardMap.homes_of`. places: of those slots of its keys that this shard has given or taken. earlier: of what was
     delivered before with this id, what counts here; None if there is nothing. after: the position of the copy before
     it, 0 if there is none in the log: until that is complete `earlier` is open. later: the next copy in the log.
-    create_version: of all that it writes; None: as `State.write` has it.
+    create_version: of all that it writes; None: as `State.write` has it. compared: what the vote on it has read, if
+    this shard has voted: nothing writes that before the transaction itself takes effect.
     """
 
     __slots__ = (
-        "after", "create_version", "digest", "earlier", "expired", "id", "later", "places", "plan", "position", "slots",
-        "version",
+        "after", "compared", "create_version", "digest", "earlier", "expired", "id", "later", "places", "plan",
+        "position", "slots", "version",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,7 @@ class Item:
         self.after = 0
         self.later: Item | None = None
         self.create_version: Timestamp | None = None
+        self.compared: dict[bytes, Timestamp] | None = None
 
     @property
     def takes_effect(self) -> bool:

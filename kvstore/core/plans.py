@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvstore.api.model import (
     EVERYWHERE,
@@ -44,10 +44,12 @@ class Release(NamedTuple):
     key: bytes
 
 
-_WRITING = (Put, Delete, *NUMBERS, Append, LeasedPut, Attach)
-_READ_BEFORE_WRITTEN = (*NUMBERS, Append, Attach)
+_WRITING = frozenset((Put, Delete, *NUMBERS, Append, LeasedPut, Attach))
+_READ_BEFORE_WRITTEN = frozenset((*NUMBERS, Append, Attach))
 _REACHING = frozenset((DeleteRange, LeasedPut, NoneNewer, Revoke))
-_OF_ALL = (*EVERYWHERE, Revoke)
+_LEASED = frozenset(LEASED)
+_SILENT = frozenset(SILENT)
+_OF_ALL = frozenset((*EVERYWHERE, Revoke))
 Indexed = list[tuple[int, Simple | Attach | Release]]
 
 
@@ -93,35 +95,39 @@ class LocalPlan:
             return self._local(operations_of(self.transaction))
         return [*self.course(True), *self.course(False)]
 
-    def _local(self, branch: tuple[Simple, ...]) -> Indexed:
+    def _local(self, branch: tuple[Any, ...]) -> Indexed:
         owns = self._owns
-        if branch and any([type(op) in LEASED for op in branch]):
+        if not branch:
+            return []
+        if not _LEASED.isdisjoint(map(type, branch)):
             return [(i, op) for i, asked in enumerate(branch) for op in _parts(asked, owns or _owns_all)]
         if owns is None:
             return list(enumerate(branch))
-        return [(i, op) for i, op in enumerate(branch) if isinstance(op, _OF_ALL) or owns(op.key)]
+        return [(i, op) for i, op in enumerate(branch) if type(op) in _OF_ALL or owns(op.key)]
 
     def condition_keys(self) -> set[bytes]:
         """The keys whose values decide the vote; so does all else if it depends on keys that it does not name."""
         keys = {compare.key for compare in self.compares}
         if self.nested:
             keys.update([compare.key for compares in self.inner_compares() for compare in compares])
+        op: Any
         for _, op in self.every_operation():
-            if isinstance(op, _READ_BEFORE_WRITTEN):
+            if type(op) in _READ_BEFORE_WRITTEN:
                 keys.add(op.key)
         return keys
 
     def written_keys(self) -> set[bytes]:
         """Every key that any branch may write; any other, too, if it depends on keys that it does not name."""
-        return {op.key for _, op in self.every_operation() if isinstance(op, _WRITING)}
+        every: list[tuple[int, Any]] = self.every_operation()
+        return {op.key for _, op in every if type(op) in _WRITING}
 
     def reaches_unnamed(self) -> bool:
         """Whether any branch may delete, count, or judge keys that it does not name."""
-        return any([type(op) in _REACHING for op in operations_of(self.transaction)])
+        return not _REACHING.isdisjoint(map(type, operations_of(self.transaction)))
 
     def reads_something(self, succeeded: bool, truths: bytes) -> bool:
         """Whether this shard knows more of what ran than that its Puts were done."""
-        return any([type(op) not in SILENT for _, op in self.course(succeeded, truths)])
+        return any([type(op) not in _SILENT for _, op in self.course(succeeded, truths)])
 
 
 def _owns_all(key: bytes) -> bool:

@@ -398,10 +398,12 @@ class Replica(Application):
         if plan.transaction.by and known is None and fate.status in (APPLIED, FAILED):
             fate = Fate(FAILED, False, *denied) if (denied := self.rights.denied(plan.transaction)) else fate
         if fate.status in (APPLIED, FAILED) and entry.move is None:
-            holds, truths = execution.judge(plan)
-            if fate.status == APPLIED:
-                if known is None and len(entry.message.destinations) == 1:
+            execution.compared = item.compared or {}
+            if item.compared is None:
+                holds, truths = execution.judge(plan)
+                if fate.status == APPLIED and known is None and len(entry.message.destinations) == 1:
                     fate = Fate(APPLIED, holds, "", b"", truths)
+            if fate.status == APPLIED:
                 execution.run(plan.course(fate.succeeded, fate.truths))
                 if execution.failure:
                     fate = fate._replace(status=FAILED, failure=execution.failure, failure_key=execution.failure_key)

@@ -163,7 +163,7 @@ class Signals:
                 return None
             given = self._moves.give(entry.move, entry.timestamp)
             return _NOT_THE_OWNER if given is None else Vote(given=given)
-        found = vote(item.plan, self._store)
+        found, item.compared = vote(item.plan, self._store)
         found.places = item.places
         return None if found == _NO_OBJECTION else found
 

@@ -217,17 +217,17 @@ def test_more_than_a_shard_may_delete_at_once_is_impossible_and_its_vote_says_so
     assert run(store, Range(b"", 1, count_only=True)).results[0][1] == OperationResult(value=3, more=True)
     for operations in ((whole,), (part, DeleteRange(b""))):
         assert "more than" in run(store, *operations).failure and not run(store, *operations).writes
-        assert "more than" in vote(LocalPlan(Transaction(failure=operations)), store).failure_failure
+        assert "more than" in vote(LocalPlan(Transaction(failure=operations)), store)[0].failure_failure
 
 
 def test_a_vote_tells_comparisons_and_what_is_impossible_in_either_branch():
     transaction = Transaction(
         (Compare(b"a", "value", "==", b"5"),), (Add(b"b", 1),), (Append(b"b", b"x"), Add(b"b", 1))
     )
-    said = vote(LocalPlan(transaction), state(a=b"5", b=b"7"))
+    said, _ = vote(LocalPlan(transaction), state(a=b"5", b=b"7"))
     assert said.holds and not said.success_failure
     assert "not a decimal" in said.failure_failure and said.failure_key == b"b"
-    assert vote(LocalPlan(transaction, lambda key: key == b"b"), state(b=b"x")).holds
+    assert vote(LocalPlan(transaction, lambda key: key == b"b"), state(b=b"x"))[0].holds
 
 
 def test_condition_and_written_keys():

@@ -138,10 +138,10 @@ def test_no_more_keys_of_a_shard_are_attached_than_can_go_at_once() -> None:
     for one in keys[:-1]:
         store.write(one, b"v", NOW, lease=mine)
     again, more = [Transaction(success=(LeasedPut(one, b"w", mine),)) for one in (keys[0], keys[-1])]
-    assert not vote(LocalPlan(again), store).success_failure
-    assert f"more than {LEASE_KEYS_MAX} keys" in vote(LocalPlan(more), store).success_failure
+    assert not vote(LocalPlan(again), store)[0].success_failure
+    assert f"more than {LEASE_KEYS_MAX} keys" in vote(LocalPlan(more), store)[0].success_failure
     exchanged = Transaction(success=(Delete(keys[0]), *more.success))
-    assert not vote(LocalPlan(exchanged), store).success_failure
+    assert not vote(LocalPlan(exchanged), store)[0].success_failure
 
 
 def test_a_key_that_is_attached_in_a_revoking_transaction_goes_too() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from kvstore.api.model import Add, Compare, Get, Put, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
-from kvstore.core.audit import APPLIED, MISMATCH, MOVED, REPEATED
-from kvstore.core.bundles import NO_ID, decode_bundle
+from kvstore.core.audit import APPLIED, MISMATCH, MOVED, REPEATED, Read
+from kvstore.core.bundles import NO_ID, decode_bundle, version_of
 from kvstore.core.messages import Decided, Decisions, PartRequest, Parts, ShardResults, Vote, Wanted
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
 from multicast.records import Delivered
-from multicast.types import AppMessage, Timestamp, Topology
+from multicast.types import ZERO, AppMessage, Timestamp, Topology
 from tests.kvstore.one_replica import NOW, Bench, key, write
 
 BOTH = write(key(0), key(1))
@@ -57,6 +59,24 @@ def test_a_part_waits_for_those_who_write_what_one_of_its_votes_depends_on():
     ((_, parts),) = bench.sent(Parts)
     (part,) = parts.parts
     assert part.votes[0] is None and "not a decimal integer" in part.votes[1].success_failure
+
+
+def test_what_a_vote_has_compared_is_not_read_again_and_told_once():
+    bench = Bench()
+    a, absent, other = key(0), key(0, 1), key(0, 2)
+    put = bench.deliver(Transaction(success=(Put(a, b"1"),)))
+    exists = [Compare(one, "exists", "==", one == a) for one in (absent, a)]
+    transfer = Transaction((*exists, Compare(key(1), "exists", "==", True)), (Get(other), Get(a), Put(absent, b"")))
+    with patch.object(bench.store, "get", wraps=bench.store.get) as get:
+        delivery = bench.deliver(transfer)
+        assert [call.args[0] for call in get.mock_calls] == [absent, a]
+        bench.part(1, delivery, Vote(False))
+        assert [call.args[0] for call in get.mock_calls] == [absent, a]
+        bench.part(1, bench.deliver(transfer))
+        assert [call.args[0] for call in get.mock_calls] == [absent, a] * 2 + [other, a]
+    _, failed, done = bench.outcomes()
+    compared = (Read(absent, ZERO), Read(a, version_of(put.timestamp, 0)))
+    assert failed.reads == compared and done.reads == (*compared, Read(other, ZERO))
 
 
 def test_signalling_at_delivery_does_not_wait():

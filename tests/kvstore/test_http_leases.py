@@ -34,7 +34,7 @@ class Shard:
     def run(self, transaction: Transaction) -> Result:
         self.time += 1
         version, plan = Timestamp(self.time, 0), LocalPlan(transaction)
-        found = vote(plan, self.store)
+        found, _ = vote(plan, self.store)
         if found.success_failure:
             return Result(True, version, (), found.success_failure)
         execution = Execution(self.store, version)

@@ -148,7 +148,7 @@ def test_it_does_what_etcd_says_on_any_number_of_shards(transaction, before, hom
     for k, value in before.items():
         stores[home[k]].write(k, value, OLD)
     plans = [LocalPlan(transaction, lambda k, s=shard: home[k] == s) for shard in range(shards)]
-    votes = [vote(plan, store) for plan, store in zip(plans, stores, strict=True)]
+    votes = [vote(plan, store)[0] for plan, store in zip(plans, stores, strict=True)]
     succeeded = all([v.holds for v in votes])
     if has_nested(transaction):
         fate = Fate.nested(transaction, succeeded, votes)
@@ -293,7 +293,7 @@ def test_without_an_objection_all_hold():
     assert all_hold(ASKED) == b"\1\1" and all_hold(Transaction((), (Get(b"k"),))) == b""
     store = Store.open(MemoryBackend())
     store.write(THERE, b"1", OLD)
-    assert vote(LocalPlan(ASKED, lambda k: k == THERE), store) == Vote()
+    assert vote(LocalPlan(ASKED, lambda k: k == THERE), store)[0] == Vote()
 
 
 def test_votes_wait_for_what_writes_any_key_that_is_compared_or_counted_within():

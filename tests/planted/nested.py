@@ -61,7 +61,7 @@ class WrittenWithinNotWaitedFor(LocalPlan):
     """Of what nested transactions write, and of numbers in them, those who come after know nothing."""
 
 
-@rewrite("reaches_unnamed", "in operations_of(self.transaction)", "in simple(self.transaction.success)")
+@rewrite("reaches_unnamed", "operations_of(self.transaction)", "simple(self.transaction.success)")
 class ReachedWithinNotWaitedFor(LocalPlan):
     """A nested transaction that deletes a range, or attaches a key to a lease, names all that it touches."""
 

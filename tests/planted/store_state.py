@@ -71,9 +71,14 @@ class ExpiryIgnored(Replica):
     """What comes too late for its id has its effect."""
 
 
-@rewrite("_execute", "if fate.status == APPLIED: if known", "if True:\n            if known")
+@rewrite("_execute", "if fate.status == APPLIED: execution.run", "if True:\n            execution.run")
 class FailedIsApplied(Replica):
     """A transaction that failed in another shard has its effect in this one."""
+
+
+@rewrite("_execute", "execution.compared = item.compared or {}", "pass")
+class ComparedNotTold(Replica):
+    """The journal does not say what was compared for a vote."""
 
 
 @rewrite("_execute", "if execution.failure: fate =", "if False: fate =")
@@ -401,7 +406,7 @@ def _store(*kinds: type[Store], settings: Settings = SHORT) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_replica(ForgottenEarly, ExpiryIgnored, settings=WINDOW),
     *_replica(
-        FirstFailureCounts, FailedIsApplied, FailureNotTold, NoProgressByParts, OtherBodyDecided,
+        FirstFailureCounts, FailedIsApplied, FailureNotTold, NoProgressByParts, OtherBodyDecided, ComparedNotTold,
     ),
     *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
