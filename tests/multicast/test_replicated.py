@@ -172,14 +172,17 @@ def test_a_command_of_an_earlier_leader_is_void_after_a_later_ones(protocol: typ
 
 
 @PROTOCOLS
-def test_a_leader_whose_group_delivers_what_it_has_not_stamped_stops(protocol: type[MulticastProtocol]) -> None:
+@pytest.mark.parametrize("copy", [False, True], ids=["another", "with another stamp"])
+def test_a_leader_whose_group_delivers_what_it_has_not_stamped_stops(
+    protocol: type[MulticastProtocol], copy: bool
+) -> None:
     world = cluster(protocol)
     deposed = world.protocol(0)
     mine = deposed.member.stamp(world.message(0), 0)
-    message = world.message(0)
+    message = mine.message if copy else world.message(0)
     deposed.on_install(1, message, Timestamp(7, 0), Timestamp(7, 0).encode(), world.now, Outbox())
     assert not deposed.member.acting
-    assert deposed.member.entry_of(mine.message.id) is None
+    assert deposed.member.reign.in_flight == {}
     assert len(deposed.member.log) == 0, "what was in flight holds nothing up"
 
 

@@ -171,6 +171,11 @@ class InFlightHoldsUp(FtSkeen):
     """When a leader finds that another one has taken its place, what it had in flight still holds up what follows."""
 
 
+@rewrite("install", "mine is None or mine.local != local", "mine is None", part=GroupMember)
+class AnyStampIsMine(FtSkeen):
+    """A leader goes on when its group delivers what it has in flight, at another stamp than its own."""
+
+
 @rewrite("_on_accept", "self._see(accept.decided, now)", "pass", part=Paxos)
 class WaitsForAHeartbeat(FtSkeen):
     """A member that lacks decisions hears of them by heartbeats only."""

@@ -400,6 +400,35 @@ FORGERIES = {
 }
 
 
+def _chose(outcome: Any) -> bool:
+    """It has a nested transaction in the branch that ran, perhaps, and changed something."""
+    return bool(getattr(outcome, "truths", b"") and outcome.succeeded and outcome.writes)
+
+
+NESTED = {
+    "another nested branch": Kind(
+        outcome(_set(truths=lambda o: bytes([1 - o.truths[0]]) + o.truths[1:]), _chose),
+        "outcome-disagreement",
+        "branch-disagreement",
+    ),
+    "the outer branch of a nested one": Kind(
+        outcome(_set(succeeded=lambda o: False), _chose),
+        "outcome-disagreement",
+        "branch-disagreement branch-mismatch",
+    ),
+    "no nested branch": Kind(
+        outcome(_set(truths=lambda o: b""), _chose),
+        "outcome-disagreement",
+        "branch-disagreement",
+    ),
+    "a nested branch more": Kind(
+        outcome(_set(truths=lambda o: o.truths + b"\1"), _chose),
+        "outcome-disagreement",
+        "branch-disagreement",
+    ),
+}
+"""Of transactions with others nested in them."""
+
 Events = list[dict[str, Any]]
 
 

@@ -14,7 +14,7 @@ from kvstore.simulated.settings import Settings
 from spark_etl.report import Report
 from tests.spark_etl import folded
 from tests.spark_etl.altered import ALTERED
-from tests.spark_etl.forged import FORGERIES, TOLD, Forged, Forgery, Kind
+from tests.spark_etl.forged import FORGERIES, NESTED, TOLD, Forged, Forgery, Kind
 from tests.spark_etl.losses import LOSSES
 
 PARTS = ("delivery", "transactions", "clients")
@@ -74,6 +74,19 @@ def test_every_forgery_is_named_or_known_to_be_beyond_us(
     assert any("acknowledged operations stand in the journals of a minority of a shard" in n for n in report.notes)
     assert any("acknowledged operations are not in the journals" in note for note in report.notes)
     assert any("what most replicas of its shard contradict was left out" in note for note in report.notes)
+
+
+@pytest.mark.full
+def test_so_is_what_is_forged_of_nested_transactions(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded.unlimited(monkeypatch)
+    settings = Settings(
+        protocol="white_box", profile="calm", shards=2, replicas=3, clients=1, seconds=0.5, nested=True
+    )
+    run_seed(settings, 5, tmp_path / "run")
+    report = Forged(spark, tmp_path / "run", of_kinds(NESTED), {}, tmp_path / "out", PARTS).check_all()
+    assert misnamed(NESTED, names_by_case(report, 2 * len(NESTED))) == []
 
 
 @pytest.mark.full
