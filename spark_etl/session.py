@@ -48,7 +48,8 @@ def check_java() -> str:
         where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the path"
         raise CannotStart(f"the audit runs on Spark, which needs Java, and {where}; {remedy}")
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    said = answer.stderr + answer.stdout
+    lines = (answer.stderr + answer.stdout).splitlines(keepends=True)
+    said = "".join(line for line in lines if not line.startswith("Picked up "))  # options from the environment
     found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     major = int(found[2] or 0) if found and found[1] == "1" else int(found[1]) if found else 0
     if major < JAVA_MAJOR_MIN:

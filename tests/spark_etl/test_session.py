@@ -42,6 +42,12 @@ def test_classes_are_kept_for_one_version_of_java(installation: Path):
     assert f'-XX:ArchiveClassesAtExit="{other}"' in session._classes(mine, other)
 
 
+def test_so_they_are_whatever_its_options(monkeypatch: pytest.MonkeyPatch):
+    plain = session.check_java()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx64m")
+    assert session.check_java() == plain
+
+
 def test_what_java_says_of_classes_that_do_not_fit_or_else_is_not_on_standard_output(installation: Path):
     """As JSON may be."""
     java, kept = shutil.which("java"), installation / "kept.jsa"
