@@ -16,7 +16,7 @@ POSITIONS = 1 << 16
 """Positions of a log that are looked at together."""
 MARKS = 8
 """In so many places of a window its timestamp is marked."""
-TOGETHER = 4
+TOGETHER = 2
 """A window of all logs is as long as so many of a single one."""
 SENT = ("id", "at", "destinations")
 _FIRST = NOTHING
