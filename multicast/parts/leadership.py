@@ -136,7 +136,7 @@ class Leadership(Generic[V, S]):
     ):
         self.group: GroupId = membership.group_of[self_id]
         self.membership = membership
-        self._deadlines = Deadlines({"return": self._return})
+        self._deadlines = Deadlines({"return": self._return, "views": self._ask_for_views})
         self.election: election.Election[V] = election.Election(
             self, self_id, membership.views[self.group], options, rng, self._deadlines,
             position=lambda: deliveries.position, bytes_of=lambda entry: len(entry.message.payload),
@@ -397,8 +397,17 @@ class Leadership(Generic[V, S]):
         """See `KnownLeaders.learn`."""
         if ballot.view not in self.membership.views[group].of:
             out.send((ballot.leader,), ViewAsk())
+            self._deadlines.by("views", now + self._retry_us)
         if self.leaders.learn(group, ballot, by):
             self._led.leaders_changed(now)
+
+    def _ask_for_views(self, now: int, out: Outbox) -> int | None:
+        """Again, whoever may know: who was asked has died, or knew it too early, or something was lost."""
+        known = self.membership.views
+        lacking = [g for g, ballot in self.leaders.items() if g != self.group and ballot.view not in known[g].of]
+        for group in lacking:
+            out.send(tuple({self.leaders[group].leader, *self.membership.groups[group]}), ViewAsk())
+        return now + self._retry_us if lacking else None
 
     def _on_leader_is(self, sender: ProcessId, message: LeaderIs, now: int, out: Outbox) -> None:
         self.learn_leader(self.membership.group_of[sender], message.ballot, now, out, sender)

@@ -160,13 +160,19 @@ class Injector:
                 world.jump_clock(pid, back.amount_us)
 
     def _may_jump(self, fault: Fault) -> bool:
-        """Whether most clocks are right nevertheless."""
+        """Whether most clocks are right nevertheless, of all and of those that each process knows of: who has not heard
+        of a group that was added compares its clock without them."""
         nodes, limit = self._world.nodes, self._clock_off_us_max
         nodes = {pid: node for pid, node in nodes.items() if node.life}
         jumps = dict.fromkeys(fault.processes, fault.amount_us)
-        off = [pid for pid, node in nodes.items() if abs(node.offset_us + jumps.get(pid, 0)) > limit]
+        off = {pid for pid, node in nodes.items() if abs(node.offset_us + jumps.get(pid, 0)) > limit}
+        if not off & set(jumps):
+            return True
         fewest = len(nodes) - 2 * len(nodes.keys() - self._world.topology.processes) - self._comers
-        return not set(jumps) & set(off) or len(off) <= max(0, (fewest - 1) // 2)
+        views = {node.protocol.topology.processes for node in nodes.values()}
+        return len(off) <= max(0, (fewest - 1) // 2) and all(
+            len(off.intersection(view)) <= (len(view) - 1) // 2 for view in views
+        )
 
     def _slow_links(self, fault: Fault, amount_us: int) -> None:
         for a in fault.processes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multicast.membership import Change, Membership, ViewIs, change_payload
+from multicast.membership import Change, Membership, ViewAsk, ViewIs, change_payload
 from multicast.parts.ballots import (
     CANDIDATE,
     ELECT,
@@ -530,6 +530,20 @@ def test_who_was_removed_learns_it_by_any_later_view() -> None:
     _changed(member, Change(0, False, 2), Change(1, True, 7))
     member.handlers[ViewIs].call(0, ViewIs(2, (0, 1, 7), {}), 1, member.out)
     assert member.leadership.election.state == REMOVED
+
+
+def test_who_lacks_a_view_of_another_group_asks_again_though_nothing_more_comes() -> None:
+    """Its question, or the answer, was lost; or the leader did not know yet that the view has begun, and died."""
+    member, ballot = Member(3), Ballot((1 << VIEW_BITS) + 1, 7)
+    for now, expected in ((0, [(7,)]), (OPTIONS.retry_us, [(0, 1, 2, 7)]), (2 * OPTIONS.retry_us, [(0, 1, 2, 7)])):
+        if now == 0:
+            member.handlers[LeaderIs].call(7, LeaderIs(ballot), now, member.out)
+        member.leadership.tick(now, member.out)
+        assert [tuple(sorted(to)) for to, message, _ in member.out.sends if type(message) is ViewAsk] == expected
+        member.out.sends.clear()
+    member.handlers[ViewIs].call(1, ViewIs(1, (0, 2, 7), {}), 3 * OPTIONS.retry_us, member.out)
+    member.leadership.tick(3 * OPTIONS.retry_us, member.out)
+    assert not [message for _, message, _ in member.out.sends if type(message) is ViewAsk]
 
 
 def test_who_is_to_be_added_was_not_removed() -> None:

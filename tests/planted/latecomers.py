@@ -53,6 +53,12 @@ class EndsWithoutAWord(WhiteBox):
     """The user of an election is not told that its ballot has ended: White-Box votes at every heartbeat."""
 
 
+@rewrite("learn_leader", 'self._deadlines.by("views", now + self._retry_us)', "pass", part=Leadership)
+class AsksForAViewOnce(PrimCast):
+    """Who misses a view of another group, and what it asks for it, waits for that group for ever: all that it knows of
+    have acknowledged."""
+
+
 @rewrite("_take_over", "self.leaders.learn(self.group, state.ballot)", "pass", part=Leadership)
 class AsksTheLeaderBefore(WhiteBox):
     """Who joins a ballot late goes on asking the leader before about what it waits for."""

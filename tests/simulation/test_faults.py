@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from multicast.membership import Membership
 from multicast.protocol import Application, MulticastProtocol
 from multicast.simulation import faults
 from multicast.simulation.casualties import Casualties
@@ -81,6 +82,16 @@ def test_only_a_minority_of_the_clocks_is_far_off() -> None:
     world.run_for(1_000)
     assert {pid: node.offset_us for pid, node in world.nodes.items() if node.offset_us} == {0: -10_000}
     assert casualties.counts == {"clocks": 1, "clock": 1}
+
+
+def test_who_has_not_heard_of_a_group_that_was_added_has_most_clocks_right_without_it() -> None:
+    """Two of six would do, one of three does not: process 5 knows of its own group only."""
+    world = _world()
+    world.nodes[5].protocol.topology = Membership(Topology({1: TOPOLOGY.groups[1]}))
+    far = [Fault("clocks", 0, 0, (3, 4), (), 10_000), Fault("clocks", 10, 0, (0, 4), (), 10_000)]
+    Injector(world, far, clock_off_us_max=500)
+    world.run_for(100)
+    assert {pid for pid, node in world.nodes.items() if node.offset_us} == {0, 4}
 
 
 def test_clocks_that_are_aimed_are_those_of_the_leaders() -> None:
