@@ -71,7 +71,9 @@ def plain(proof: Proof) -> dict[str, Any]:
     return msgspec.structs.asdict(msgspec.structs.replace(proof, slices=sorted(proof.slices, key=repr)))
 
 
-@pytest.mark.parametrize(("positions", "batch"), [(1, 2), (3, 2), (2, 100)])
+@pytest.mark.parametrize(
+    ("positions", "batch"), [(1, 2), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((3, 2), (2, 100)))]
+)
 def test_random_runs_are_judged_alike(tmp_path: Path, told: Counter[str], positions: int, batch: int) -> None:
     runs = [run for run in KNOWN.values() if not run.lost] + [random_run(Random(seed))[0] for seed in range(20)]
     differing = []
