@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterable
 from enum import StrEnum
@@ -18,7 +19,7 @@ from kvstore.simulated import schedules, strictness
 from kvstore.simulated.runner import Summary, run_seed
 from kvstore.simulated.settings import Settings
 from multicast import registry
-from multicast.simulation.cli import BadUsage, option_pairs, seed_range
+from multicast.simulation.cli import BadUsage, option_pairs, progress, seed_range
 from multicast.simulation.drawing import protocol_options
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Whole replicas in the simulated world.")
@@ -140,7 +141,7 @@ def run(
     trace: Annotated[bool, typer.Option("--trace", help="OUT gets the frames, too: from them genuineness.")] = False,
     json: Json = None,
 ) -> None:
-    """Random workloads, one world per seed. Exit status 1 on any violation.
+    """Random workloads, one world per seed. Exit status 1 on any violation; interrupted, 130, with a summary so far.
 
     With several seeds, OUT gets a directory per seed; with several protocols, one per protocol.
     """
@@ -148,44 +149,55 @@ def run(
         raise typer.BadParameter("it writes to the run directory: give --out", param_hint="--trace")
     options, chosen, names = _options(option, protocol), seed_range(seeds), _protocols(protocol)
     summaries: list[Summary] = []
-    for name in names:
-        settings = Settings(
-            protocol=name,
-            signals=signals.value if signals else None,
-            profile=profile.value,
-            size=size and size.value,
-            shards=shards,
-            replicas=replicas,
-            clients=clients,
-            backups=backups,
-            ranges=ranges,
-            leases=leases,
-            rights=rights,
-            reads=reads,
-            grows=grows,
-            late=late,
-            bounds=bounds,
-            nested=nested,
-            past=past,
-            watch=watch,
-            moves=moves,
-            seconds=seconds,
-            options=options,
-        )
-        summary = Summary(settings=settings)
-        summaries.append(summary)
-        home = out if out is None or len(names) == 1 else out / name
-        for seed in chosen:
-            directory = home if home is None or len(chosen) == 1 else home / str(seed)
+    interrupted = False
+    try:
+        for name in names:
+            settings = Settings(
+                protocol=name,
+                signals=signals.value if signals else None,
+                profile=profile.value,
+                size=size and size.value,
+                shards=shards,
+                replicas=replicas,
+                clients=clients,
+                backups=backups,
+                ranges=ranges,
+                leases=leases,
+                rights=rights,
+                reads=reads,
+                grows=grows,
+                late=late,
+                bounds=bounds,
+                nested=nested,
+                past=past,
+                watch=watch,
+                moves=moves,
+                seconds=seconds,
+                options=options,
+            )
+            summaries.append(Summary(settings=settings))
+            _run_seeds(summaries[-1], chosen, out if out is None or len(names) == 1 else out / name, trace)
+    except KeyboardInterrupt:
+        interrupted = True
+        typer.echo("interrupted; so far:")
+    for line in (line for summary in summaries for line in summary.lines()):
+        typer.echo(line)
+    if json is not None:
+        json.write_bytes(msgspec.json.encode(summaries[0] if len(summaries) == 1 else summaries))
+    raise typer.Exit(130 if interrupted else 1 if any(summary.failed for summary in summaries) else 0)
+
+
+def _run_seeds(summary: Summary, seeds: range, home: Path | None, trace: bool) -> None:
+    """One after the other, with a bar where somebody looks at it; what is wrong is told at once."""
+    settings = summary.settings
+    with progress() as bar:
+        for seed in bar.track(seeds, description=settings.protocol):
+            directory = home if home is None or len(seeds) == 1 else home / str(seed)
             outcome = run_seed(settings, seed, directory, trace=trace)
             summary.add(outcome)
             for violation in outcome.violations:
-                typer.echo(f"{name}, seed {seed}: {violation}\n    replay: {settings.replay(seed)}")
-        for line in summary.lines():
-            typer.echo(line)
-    if json is not None:
-        json.write_bytes(msgspec.json.encode(summaries[0] if len(summaries) == 1 else summaries))
-    raise typer.Exit(1 if any(summary.failed for summary in summaries) else 0)
+                text = f"{settings.protocol}, seed {seed}: {violation}\n    replay: {settings.replay(seed)}"
+                bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -256,4 +268,5 @@ def _report(title: str, lines: Iterable[strictness.Shown], json: Path | None) ->
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: with the summary so far
     app(prog_name="python -m kvstore.simulated")

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.audit import APPLIED
 from kvstore.core.messages import Answered, Execute, Refused
+from kvstore.simulated import __main__ as commands
 from kvstore.simulated import adapter, checks
 from kvstore.simulated.__main__ import app
 from kvstore.simulated.clients import History, Operated, Workload
@@ -286,6 +287,21 @@ def test_commands(tmp_path):
     lines = (out / "history" / "clients.jsonl").read_text().splitlines()
     assert {json.loads(line)["type"] for line in lines} >= {"invoke", "ok"}
     assert list((out / "replicas" / "0" / "journal").glob("journal-*.seg"))
+
+
+def test_who_is_interrupted_tells_what_was_seen_so_far(tmp_path, monkeypatch):
+    def seed_run(settings, seed, *more, **options):
+        if seed == 6:
+            raise KeyboardInterrupt
+        return run_seed(settings, seed, *more, **options)
+
+    monkeypatch.setattr(commands, "run_seed", seed_run)
+    summary = tmp_path / "summary.json"
+    arguments = ["run", "--protocol", "skeen", "--seeds", "5:9", "--seconds", "1", "--profile", "calm"]
+    done = CliRunner().invoke(app, [*arguments, "--json", str(summary)])
+    assert done.exit_code == 130 and "interrupted; so far:" in done.output
+    assert "violations: in 0 of 1 seeds" in done.output
+    assert [one["seed"] for one in json.loads(summary.read_bytes())["runs"]] == [5]
 
 
 @pytest.mark.parametrize(
