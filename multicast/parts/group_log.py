@@ -382,7 +382,7 @@ class GroupLog:
         added = []
         for local, told in given.items():
             known, held = self._delivered.known(told.message.id), self.entries.get(local)
-            if held is not None and held.final is None and told.final is not None:
+            if held is not None and held.final is None:
                 held.final = told.final
                 self._save(held, out)
             elif held is None and (known is None or known[0] < local):

@@ -229,7 +229,7 @@ class Paxos:
     def _on_begun(self, sender: ProcessId, begun: Begun, now: int, out: Outbox) -> None:
         if begun.ballot.leader != sender:
             raise PeerError("somebody else's ballot begun")
-        if self.amnesiac and self.election.rejoin.may_join(begun.ballot) and begun.ballot > self._begun[0]:
+        if begun.ballot > self._begun[0]:  # a leader keeps what its own began with
             self._begun = (begun.ballot, begun.upto)
             self._deadlines.by("return", now)
 

@@ -45,18 +45,20 @@ class Stamp(NamedTuple):
 
 
 class EntryState(msgspec.Struct, array_like=True, gc=False):
-    """A message in somebody's T; also its saved form. See `Stamp`."""
+    """A message in somebody's T; also its saved form. See `Stamp`. position: of its delivery, if whoever tells this
+    knows of it, otherwise 0. Who has delivered so far needs no more of the message, though it may have forgotten it."""
 
     message: AppMessage
     place: int
     epoch: Ballot
     ts: int
+    position: int = 0
 
-    def in_view_of(self, epoch: Ballot) -> EntryState:
-        """For a T that begins in this epoch. What was stamped in an earlier view is stamped so again: those who
-        acknowledged it may have been removed."""
+    def in_view_of(self, epoch: Ballot, position: int) -> EntryState:
+        """For a T that begins in this epoch, delivered there if it was. What was stamped in an earlier view is stamped
+        so again: those who acknowledged it may have been removed."""
         of = epoch if self.epoch.view < epoch.view else self.epoch
-        return EntryState(self.message, self.place, of, self.ts)
+        return EntryState(self.message, self.place, of, self.ts, position)
 
 
 class Entry:
@@ -95,7 +97,7 @@ class Entry:
     def state(self) -> EntryState:
         """Of a message in T."""
         assert self.message is not None and self.epoch is not None
-        return EntryState(self.message, self.place, self.epoch, self.ts)
+        return EntryState(self.message, self.place, self.epoch, self.ts, self.position)
 
     def stamp(self, with_digest: bool) -> Stamp:
         """Of a message in T."""

@@ -393,7 +393,7 @@ class PrimCast(MulticastProtocol):
     def _on_stamp(self, sender: ProcessId, group: GroupId, stamp: Stamp, now: int) -> None:
         """Line 9, incrementally."""
         own = group == self.group
-        if self._is_past(stamp.id, stamp.ts) or (not own and self.log.known(stamp.id) is not None):
+        if self._delivered_as(stamp.id, stamp.ts) or (not own and self.log.known(stamp.id) is not None):
             return
         entry = self.t.pending(stamp.id, now)
         if entry.message is None:
@@ -431,7 +431,7 @@ class PrimCast(MulticastProtocol):
     def _append_proposals(self, now: int, out: Outbox) -> None:
         """Lines 42-45, in the order of T."""
         while (proposal := self.t.next()) is not None:
-            if self._is_past(proposal.id, proposal.ts):
+            if self._delivered_as(proposal.id, proposal.ts):
                 self.clock.advance(proposal.ts)
                 self._extend(proposal.place + 1, proposal.ts)
                 continue
@@ -536,10 +536,10 @@ class PrimCast(MulticastProtocol):
         entry = self.entries.get(message_id)
         return entry is not None and entry.is_void(ts, self.window)
 
-    def _is_past(self, message_id: MessageId, ts: int) -> bool:
-        """Whether the message of this stamp was delivered here, as far as this process can still know."""
+    def _delivered_as(self, message_id: MessageId, ts: int) -> int:
+        """Where the message of this stamp was delivered here, as far as this process can still know, or 0."""
         known = self.log.known(message_id)
-        return known is not None and not self.window.is_new_copy(ts, known[0])
+        return known[1] if known is not None and not self.window.is_new_copy(ts, known[0]) else 0
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it; or
@@ -597,7 +597,8 @@ class PrimCast(MulticastProtocol):
         """Lines 66 and 67: the longest T of the highest current epoch."""
         latest = max(votes.values(), key=lambda vote: (vote.joined, vote.length))
         epoch = self.election.promised
-        states = [s.in_view_of(epoch) for s in latest.entries if not self._is_void(s.message.id, s.ts)]
+        kept = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
+        states = [s.in_view_of(epoch, s.position or self._delivered_as(s.message.id, s.ts)) for s in kept]
         reach = max(vote.reach for vote in votes.values())
         clock = max(vote.clock for vote in votes.values())
         return NewState(epoch, reach, states, clock, latest.length)
@@ -614,7 +615,7 @@ class PrimCast(MulticastProtocol):
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """A place of somebody else's T."""
-        if self._is_past(state.message.id, state.ts):
+        if self._delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
             return
         entry = self.t.pending(state.message.id, now)
         entry.take(state.message)

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from multicast.parts.stream import Cast, Null, _decode_value
+from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
-from multicast.types import Ballot, ProcessId, Timestamp, Topology
+from multicast.types import ZERO, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -98,15 +99,20 @@ class WhiteBoxReigns(Reigns):
 
 
 class PrimCastReigns(Reigns):
-    """Epochs."""
+    """Epochs. What a process has delivered it need not know of any more, but it is not in its T as undelivered."""
 
     def __init__(self, topology: Topology):
         super().__init__(topology)
+        self._delivered: dict[tuple[GroupId, MessageId], tuple[int, Timestamp]] = {}
         self._looked: dict[ProcessId, tuple[int, int]] = {}
         self._judged: dict[ProcessId, Ballot] = {}
 
     def on_life(self, node: Node) -> None:
         self._judged.pop(node.pid, None)
+
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        group = self.topology.group_of[node.pid]
+        self._delivered[group, delivery.message.id] = delivery.position, delivery.timestamp
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         super().on_handled(node, handler, args, sends)
@@ -119,7 +125,10 @@ class PrimCastReigns(Reigns):
         if self._looked.get(node.pid) != looks:
             self._looked[node.pid] = looks
             for entry in protocol.entries.values():
-                if entry.epoch is not None and not entry.position and protocol._is_past(entry.id, entry.ts):
+                position, at = self._delivered.get((entry.group, entry.id), (0, ZERO))
+                if entry.epoch is None or entry.position or not 0 < position <= protocol.log.position:
+                    continue
+                if entry.ts <= at.time:
                     self.wrong(node, f"has {entry.id.hex()} in T again, which it has delivered")
         view = leadership.joined.view
         if view and protocol.election.state == "leader" and self._judged.get(node.pid) != leadership.joined:

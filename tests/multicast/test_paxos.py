@@ -375,6 +375,25 @@ def test_who_lost_its_disk_returns_with_all_that_a_ballot_above_its_bound_began_
     assert (again.amnesiac, again.promised) == (False, Ballot(4, 0))
 
 
+def test_a_leader_tells_what_its_own_ballot_began_with() -> None:
+    world, out = group(), Outbox()
+    part = world.protocol(1).paxos
+    part.election.campaign(world.now, world.engines[1]._out)
+    world._run(1)
+    world.settle()
+    part.on_message(0, Begun(Ballot(1, 0), 7), world.now, out)  # comes late
+    part.on_message(2, Returned(1, Ballot(1, 0)), world.now, out)
+    assert [message for _, message, _ in out.sends if type(message) is Begun] == [Begun(part.promised, 0)]
+
+
+def test_what_was_proposed_in_a_batch_waits_already() -> None:
+    world = group()
+    part = world.protocol(leader(world)).paxos
+    assert part.idle
+    part.propose(b"")
+    assert not part.idle
+
+
 def test_a_restarted_leader_leads_only_in_a_new_ballot() -> None:
     saved: dict[bytes, bytes] = {}
     for life in range(2):

@@ -469,54 +469,6 @@ def test_a_sender_outside_the_destinations_learns_that_its_message_was_delivered
     assert world.protocol(8).describe()["submitted"] == 0
 
 
-def test_ids_are_forgotten_after_twice_the_window() -> None:
-    world = cluster(clock="hybrid", dedup_window_us=SECOND)
-    for _ in range(6):
-        for _ in range(10):
-            world.submit(0, 0, 1)
-        world.advance(SECOND)
-    world.submit(0, 0, 1)
-    world.advance(SECOND)
-    assert all(len(world.protocol(p).log._known) <= 50 for p in range(6))
-
-
-def test_a_copy_that_comes_after_its_id_was_forgotten_is_delivered_again_where_it_was() -> None:
-    world = cluster(clock="hybrid", dedup_window_us=SECOND)
-    old = world.message(0, 1)
-    world.engines[0].submit(old)
-    world._run(0)
-    world.advance(SECOND)
-    for _ in range(6):
-        world.submit(0, 0)
-        world.advance(SECOND)
-    assert world.protocol(0).log.known(old.id) is None
-    assert world.protocol(3).log.known(old.id) is not None
-    world.engines[1].submit(old)
-    world._run(1)
-    world.advance(5 * SECOND)
-    assert [world.delivered(p).count(old.id) for p in range(6)] == [2] * 3 + [1] * 3
-    again = {at for p in range(3) for _, i, at in recorded(world, p) if i == old.id and at.time > START_US + SECOND}
-    assert len(again) == 1
-
-
-def test_what_one_group_stamps_in_time_and_another_late_is_delivered_late_by_each_alone() -> None:
-    world = cluster(clock="hybrid", dedup_window_us=SECOND)
-    world.cut = {(p, q) for p in range(6) for q in range(6) if p // 3 != q // 3}
-    m = world.submit(0, 0, 1)
-    before = [world.protocol(p).leadership.joined for p in range(6)]
-    for _ in range(3):
-        other = world.submit(0, 0)
-        world.advance(SECOND)
-    assert world.delivered(0) == []
-    world.cut = set()
-    world.advance(10 * SECOND)
-    assert [world.delivered(p).count(m) for p in range(6)] == [1] * 6
-    assert world.delivered(0)[-1] == m and other in world.delivered(0)
-    stamps = [at for p in range(6) for _, i, at in recorded(world, p) if i == m]
-    assert len(set(stamps)) == 2 and min(stamps).time > START_US + SECOND
-    assert world.protocol(0).leadership.joined > before[0] and world.protocol(3).leadership.joined == before[3]
-
-
 def test_a_large_state_changes_primaries_in_portions() -> None:
     world = cluster(groups=1, replicas=5, retry_us=60 * SECOND)
     world.cut = {(p, q) for p in range(1, 5) for q in range(5) if p != q}

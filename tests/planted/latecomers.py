@@ -64,6 +64,18 @@ class AsksTheLeaderBefore(WhiteBox):
     """Who joins a ballot late goes on asking the leader before about what it waits for."""
 
 
+@rewrite("idle", "not self._queue and", "", part=Paxos)
+class IdleUntilTheBatchEnds(FtSkeen):
+    """What was proposed in this batch does not count as waiting: the next cast of one batch, which follows it, is taken
+    for one that has come too early."""
+
+
+@rewrite("_on_begun", "if begun.ballot > self._begun[0]:", "if True:", part=Paxos)
+class TellsAnothersBegun(FtSkeen):
+    """A leader that hears late what an earlier ballot began with tells that to who has lost its disk, who takes it for
+    the word of somebody else: nobody comes back while it leads."""
+
+
 # -- who is new, and who has lost its disk ----------------------------------------------------------------------------
 
 

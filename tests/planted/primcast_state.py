@@ -249,9 +249,20 @@ class InstalledStaysPending(PrimCast):
     """What is installed from a peer's journal still is in the queue."""
 
 
-@rewrite("_append_proposals", "if self._is_past(proposal.id, proposal.ts):", "if False:")
+@rewrite("_append_proposals", "if self._delivered_as(proposal.id, proposal.ts):", "if False:")
 class DeliveredAppended(PrimCast):
     """What was delivered is appended to T again."""
+
+
+@rewrite("_take", "or 0 < state.position <= self.log.position", "")
+class ForgottenTakenUp(PrimCast):
+    """Who joins an epoch takes for undelivered what it has delivered and forgotten, and waits for what nobody tells it
+    any more."""
+
+
+@rewrite("choose", "s.position or self._delivered_as(s.message.id, s.ts)", "s.position")
+class VotersDeliveriesAlone(PrimCast):
+    """A candidate does not tell what it has delivered of the T that it chooses."""
 
 
 @rewrite("confirmed", "if entry.epoch is not None and", "if False and")

@@ -117,7 +117,7 @@ class InstalledCopyMakesNoView(PrimCast):
     """A change that was installed while T has a later copy of it makes no view."""
 
 
-@rewrite("choose", "s.in_view_of(epoch)", "s")
+@rewrite("choose", "s.in_view_of(epoch,", "s.in_view_of(s.epoch,")
 class OldViewsStamps(PrimCast):
     """What was stamped in an earlier view is not stamped in the new one again."""
 
