@@ -183,7 +183,7 @@ def scan_command(
     reverse: Annotated[bool, typer.Option("--reverse", help="From the last to the first.")] = False,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="No values.")] = False,
     count_only: Annotated[bool, typer.Option("--count-only", help="Print how many there are.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many keys.")] = 1000,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many keys; default: all.")] = None,
     version: VersionOption = None,
     consistency: ConsistencyOption = "linearizable",
     max_age: MaxAgeOption = None,
@@ -200,8 +200,9 @@ def scan_command(
             count = client.count(begins, start=first, end=last, consistency=consistency, max_age=max_age)
             print_json({"count": count}) if output is Output.json else say(str(count))
             return
+        page_size = min(limit or SCAN_LIMIT_MAX, SCAN_LIMIT_MAX)
         entries = client.scan(
-            begins, start=first, end=last, reverse=reverse, keys_only=keys_only, page_size=min(limit, SCAN_LIMIT_MAX),
+            begins, start=first, end=last, reverse=reverse, keys_only=keys_only, page_size=page_size,
             version=at, consistency=consistency, max_age=max_age,
         )  # fmt: skip
         for count, found in enumerate(entries, 1):
@@ -295,7 +296,7 @@ def outcome_command(
     output: OutputOption = Output.text,
 ) -> int:
     """Print what became of the write of an id, while it is remembered. Status 3 if it is not."""
-    identity = _message_id(message_id)
+    identity = _message_id(message_id, "UUID")
     assert identity is not None
     with open_client(cluster, timeout) as client:
         found = client.outcome(identity)
@@ -347,6 +348,8 @@ def open_client(target: str, timeout: float) -> Iterator[Client]:
         text = str(error)
         if error.field in OPTIONS:
             text = re.sub("|".join(OPTIONS), lambda name: OPTIONS[name[0]], text)
+        elif error.status == 401:
+            text = "who asks? --token-file FILE, or a token in KVSTORE_TOKEN, that this cluster knows"
         raise UserError(text, OUTCOME_UNKNOWN if error.outcome == UNKNOWN else FAILED) from None
 
 
@@ -381,7 +384,7 @@ def _version(option: str, text: str | None) -> Timestamp | None:
         raise UserError(f"{option}: {error}") from None
 
 
-def _message_id(text: str | None) -> bytes | None:
+def _message_id(text: str | None, argument: str = "--id") -> bytes | None:
     if text is None:
         return None
     try:
@@ -390,7 +393,7 @@ def _message_id(text: str | None) -> bytes | None:
         message_id = b""
     if not is_uuid7(message_id):
         example = id_text(requests.new_id())
-        raise UserError(f"--id: a UUIDv7 is needed, as `kvstore id` prints one, now {example}, not {text[:60]!r}")
+        raise UserError(f"{argument}: a UUIDv7 is needed, as `kvstore id` prints one, now {example}, not {text[:60]!r}")
     return message_id
 
 

@@ -120,6 +120,10 @@ class Election:
         """See `sessions.Election.campaign`."""
         return self._thread.wait_for(self._inner.campaign(value, timeout))
 
+    def proclaim(self, value: bytes | str) -> None:
+        """See `sessions.Election.proclaim`."""
+        self._thread.wait_for(self._inner.proclaim(value))
+
     def leader(self) -> KeyValue | None:
         """See `sessions.Election.leader`."""
         return self._thread.wait_for(self._inner.leader())

@@ -86,7 +86,7 @@ class Changed(NamedTuple):
 class Conflict(KvError):
     """What an interactive transaction had read was changed before it committed. Nothing was written; run it again.
     changed: the keys to blame; where one has no version that was `found`, others may be. Of a range that was scanned,
-    and that something has come into, its beginning stands there, with the version of the scan."""
+    what has come into it; its beginning, with the version of the scan, where that is not known any more."""
 
     def __init__(self, changed: Sequence[Changed]):
         told = "; ".join(map(str, changed[:NAMED_MAX]))

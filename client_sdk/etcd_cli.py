@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_sdk.rights_cli import role_app
-from kvstore.console import instead, make_app
+from kvstore.console import INSTEAD_OF_OPTIONS, instead, make_app
 
 TOKENS = "there are no users and no passwords, but tokens: `kvstore token create NAME --role ROLE`"
 ROLES = "a role is told as a whole: `kvstore role put NAME --read PREFIX --write PREFIX`; `kvstore role list` shows all"
@@ -11,6 +11,7 @@ ROLES = "a role is told as a whole: `kvstore role put NAME --read PREFIX --write
 INSTEAD = {
     "user": TOKENS,
     "compaction": "what was overwritten is dropped by its age: limits.history_ms and limits.history_bytes_max",
+    "version": "`kvstore --version`",
     "defrag": "nothing has to be defragmented",
     "alarm": "there are no alarms to disarm: writes are taken again as soon as there is room on the disk",
     "move-leader": "leaders are not moved by hand; a replica that stops leaves at once, and another one leads",
@@ -22,6 +23,24 @@ INSTEAD = {
     "role revoke-permission": ROLES,
 }
 """Command of etcdctl -> what we say."""
+
+RANGES = "`kvstore scan` is for ranges: a prefix, --start, --end, --reverse, --keys-only, --count-only, --limit"
+RANGES_HAVE = "keys-only count-only limit from-key order sort-by"
+PREVIOUS = "what was there before is not told: read it in the same transaction, or with `get --version`"
+
+INSTEAD_OF_OPTIONS |= {
+    "get --rev": "--version takes one that a put has printed, and shows what stood then",
+    "watch --rev": "--from takes a version, and tells what follows it; etcd's begins with it",
+    **dict.fromkeys([f"get --{name}" for name in RANGES_HAVE.split()], RANGES),
+    "get --print-value-only": "a value alone is what is printed; --raw leaves out the line's end, too",
+    **dict.fromkeys([f"{command} --prev-kv" for command in ("put", "del", "delete", "watch")], PREVIOUS),
+    "del --from-key": "--start KEY",
+    **dict.fromkeys(("txn -i", "txn --interactive"), "one argument: JSON, a file of it, or - for standard input"),
+    **dict.fromkeys(("-w", "--write-out"), "-o json"),
+    "--command-timeout": "--timeout SECONDS, after the command",
+    "--cacert": "--ca FILE",
+    "--user": TOKENS,
+}
 
 app = make_app("As etcdctl calls it.")
 

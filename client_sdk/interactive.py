@@ -16,12 +16,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tenacity import RetryCallState, retry_if_exception_type, stop_before_delay
 
 from client_sdk.attempts import Attempts
-from client_sdk.errors import Changed, Conflict, InvalidRequest, ResultsForgotten, TransactionFailed
+from client_sdk.errors import Changed, Conflict, InvalidRequest, KvError, ResultsForgotten, TransactionFailed
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import as_bytes
 from kvstore.api.model import (
@@ -149,10 +150,20 @@ class InteractiveTransaction:
                 return
             raise Conflict(_changed(expected, ())) from error
         except TransactionFailed as error:  # nothing else that it asks for is ever impossible
-            raise Conflict([Changed(max(scan[0], scan[1]), scan[3], None) for scan in self._scans]) from error
+            raise Conflict(await self._come_in()) from error
         if not result.succeeded:
             raise Conflict(_changed(expected, result.results))
         self.version = result.version
+
+    async def _come_in(self) -> list[Changed]:
+        """What has been written into a range since its scan; of all of them, if nobody says it."""
+        changed: list[Changed] = []
+        for prefix, start, end, version in self._scans:
+            with suppress(KvError):
+                _, found = await self._pages(Range(prefix, 1, b"", start, end), None)
+                reads = [(entry, self._reads.get(entry.key)) for entry in found if entry.version > version]
+                changed += [Changed(entry.key, read.version if read else ZERO, entry.version) for entry, read in reads]
+        return changed or [Changed(max(scan[0], scan[1]), scan[3], None) for scan in self._scans]
 
     def _remaining(self) -> float | None:
         if self._deadline is None:

@@ -72,8 +72,9 @@ def elect_command(
         if listen:
             with suppress(KeyboardInterrupt):
                 for leader in election.observe():
-                    told = {**text_or_b64("value", leader.value), "token": str(leader.create_version)}
-                    say(json_line(told) if output is Output.json else f"{told['token']}\t{leader.value.decode()}")
+                    token, said = str(leader.create_version), leader.value.decode(errors="backslashreplace")
+                    told = {**text_or_b64("value", leader.value), "token": token}
+                    say(json_line(told) if output is Output.json else f"{token}\t{said}")
             return 0
         token = str(election.campaign(os.fsencode(value), wait))
         try:

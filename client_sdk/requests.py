@@ -19,6 +19,7 @@ from client_sdk.errors import InvalidRequest
 from client_sdk.operations import of_type
 from kvstore.api import answers, codec
 from kvstore.api.answers import MalformedAnswer, Outcome
+from kvstore.api.leases import TTL_MS_MAX, TTL_MS_MIN
 from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
 
 T = TypeVar("T")
@@ -44,7 +45,6 @@ ARGUMENTS = {
     "Kv-Lease": "lease",
     "query.from": "after",
     "query.limit": "page_size",
-    "ttl_ms": "ttl",
     "query.prefix": "prefix",
     "query.start": "start",
     "query.end": "end",
@@ -146,7 +146,11 @@ class Lease(NamedTuple):
 def grant_lease(ttl: float, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[Lease]:
     """A lease that expires, and with it all keys that are attached to it, `ttl` seconds after its last renewal at the
     earliest: 1 second to a day."""
-    body = msgspec.json.encode({"ttl_ms": round(1000 * positive_seconds("ttl", ttl))})
+    ttl_ms = round(1000 * positive_seconds("ttl", ttl))
+    if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
+        detail = f"ttl: from {TTL_MS_MIN // 1000} to {TTL_MS_MAX // 1000} seconds, not {ttl:g}"
+        raise InvalidRequest(detail, code="invalid", field="ttl")
+    body = msgspec.json.encode({"ttl_ms": ttl_ms})
     return Request("POST", "/v1/leases", _lease, None, timeout, body=body).under(message_id)
 
 

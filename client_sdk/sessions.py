@@ -103,7 +103,7 @@ class Queue:
         self._prefix = f"{kind}/{{{quote(name, safe='')}}}/".encode()
 
     async def enter(self, session: Session, value: bytes) -> Timestamp:
-        """Write the key, unless this session has; its create version."""
+        """Write the key; its create version, which stays where this session has written it before."""
         key = self.key_of(session)
         asked = self._keys.txn(
             [Compare(key, "create_version", "==", ZERO)], [Put(key, value, session.lease)], [Get(key)]
@@ -112,7 +112,17 @@ class Queue:
         if result.succeeded:
             return result.version
         found = result.results[0].found
-        return found.create_version if found is not None else result.version
+        assert found is not None
+        if found.value != value:
+            await self.say(session, found.create_version, value)
+        return found.create_version
+
+    async def say(self, session: Session, created: Timestamp, value: bytes) -> None:
+        """Write the key of that create version again. Lost if it is there no more."""
+        key = self.key_of(session)
+        still = Compare(key, "create_version", "==", created)
+        if not (await self._attempts.run(self._keys.txn([still], [Put(key, value, session.lease)]))).succeeded:
+            raise Lost("the lease has expired, or the key was deleted")
 
     async def wait(self, session: Session, created: Timestamp, deadline: float) -> None:
         """Until nobody is before. TimeoutError; Lost if the own key is there no more."""
@@ -197,6 +207,7 @@ class Election:
     def __init__(self, attempts: Attempts, keys: Keyspace, name: str, own: Session):
         self._queue = Queue(attempts, keys, "elections", name)
         self._session = own
+        self._token: Timestamp | None = None
 
     @property
     def lost(self) -> bool:
@@ -204,7 +215,8 @@ class Election:
         return self._session.lost
 
     async def campaign(self, value: bytes | str, timeout: float | None = None) -> Timestamp:
-        """Wait until this session leads, with this to say; the token of its leadership. TimeoutError, Lost."""
+        """Wait until this session leads, with this to say; the token of its leadership. TimeoutError, Lost. Who leads
+        already has the same token, and says this from now on."""
         deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
         token = await self._queue.enter(self._session, as_bytes("value", value))
         try:
@@ -213,7 +225,15 @@ class Election:
             with suppress(KvError):
                 await self._queue.leave(self._session)
             raise
+        self._token = token
         return token
+
+    async def proclaim(self, value: bytes | str) -> None:
+        """Say something else, and go on leading under the same token. Lost if this session does not lead."""
+        said = as_bytes("value", value)
+        if self._token is None:
+            raise Lost("this session does not lead: campaign first")
+        await self._queue.say(self._session, self._token, said)
 
     async def leader(self) -> KeyValue | None:
         """Who leads: `value` is what it has said, `create_version` its token; None: nobody."""
@@ -222,14 +242,15 @@ class Election:
 
     async def resign(self) -> None:
         """Lead no more, or stop waiting."""
+        self._token = None
         await self._queue.leave(self._session)
 
     async def observe(self) -> AsyncIterator[KeyValue]:
-        """Each leader, as far as it is seen: who leads for less than half a second may be missed."""
+        """Each leader, and what it says anew; what lasts less than half a second may be missed."""
         seen: Timestamp | None = None
         while True:
             leader = await self.leader()
-            if leader is not None and leader.create_version != seen:
-                seen = leader.create_version
+            if leader is not None and leader.version != seen:
+                seen = leader.version
                 yield leader
             await asyncio.sleep(POLL_SECONDS_MAX)

@@ -18,6 +18,7 @@ from kvstore import cluster_cli
 from kvstore.cluster_cli import Directory, InsecureOption
 from kvstore.console import (
     FAILED,
+    INSTEAD_OF_OPTIONS,
     Output,
     OutputOption,
     Target,
@@ -75,7 +76,7 @@ def _explain(error: Exception) -> int:
     """One line for everything that is not our own bug; the exit status."""
     usage = getattr(error, "format_message", None)
     if usage is not None:
-        text = usage()
+        text = _instead_of_option(error) or usage().replace(": Value error, ", ": ")
         if "\n" in text:  # the help of a command that needs a subcommand
             print(text, file=sys.stderr)
         else:
@@ -100,6 +101,14 @@ def _explain(error: Exception) -> int:
         raise error
     complain(str(error))
     return FAILED
+
+
+def _instead_of_option(error: Exception) -> str:
+    """Of an option that others have; else nothing."""
+    option, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
+    command = getattr(context, "info_name", "")
+    said = INSTEAD_OF_OPTIONS.get(f"{command} {option}") or INSTEAD_OF_OPTIONS.get(option)
+    return f"No such option: {option}: {said}" if said else ""
 
 
 @config_app.command("show")

@@ -101,6 +101,10 @@ def instead(app: typer.Typer, name: str, sentence: str) -> None:
     app.command(name, hidden=True, context_settings=anything)(command)
 
 
+INSTEAD_OF_OPTIONS: dict[str, str] = {}
+""""command --option", or only "--option" for any command, that others have and we have not -> what we say."""
+
+
 def say(text: str) -> None:
     """A line of the result, or of what happens."""
     print(text, flush=True)

@@ -198,7 +198,7 @@ def _parsed(body: bytes, form: Form) -> Transaction:
     try:
         parsed = form.decode(body, TransactionJson)
     except Malformed as error:
-        raise _explained(body, form, error) from None
+        raise _explained(body, form, TransactionJson, error) from None
     return Transaction(*_parts(parsed))
 
 
@@ -212,15 +212,17 @@ def _parts(
     )
 
 
-def _explained(body: bytes, form: Form, error: Exception) -> InvalidTransaction:
-    """Why this body is no transaction, as helpfully as can be."""
+def _explained(body: bytes, form: Form, kind: type[msgspec.Struct], error: Exception) -> InvalidTransaction:
+    """Why this body is none of this kind, as helpfully as can be."""
+    if not body:
+        return InvalidTransaction("body", "it is empty; an object is needed")
     try:
         raw = form.decode_any(body)
     except Malformed as malformed:
         return InvalidTransaction("body", f"not {form.name}: {malformed}")
     if not isinstance(raw, dict):
         return InvalidTransaction("body", "an object is needed")
-    unknown = find_unknown(raw, TransactionJson)
+    unknown = find_unknown(raw, kind)
     if unknown:
         return InvalidTransaction(unknown.path, str(unknown).removeprefix(f"{unknown.path}: "))
     return _unknown_operation(raw) or _misplaced(error)
@@ -324,7 +326,7 @@ def parse_ttl_ms(body: bytes, form: Form = JSON) -> int:
     try:
         ttl_ms: int = form.decode(body, LeaseJson).ttl_ms
     except Malformed as error:
-        raise _misplaced(error) from None
+        raise _explained(body, form, LeaseJson, error) from None
     return ttl_ms
 
 

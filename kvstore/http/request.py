@@ -77,10 +77,11 @@ def version_of(parameters: Mapping[str, bytes]) -> Timestamp | None:
     text = parameters.get("version")
     if text is None:
         return None
+    told = text.decode("latin-1")
     try:
-        return Timestamp.parse(text.decode("latin-1"))
+        return Timestamp.parse(told)
     except ValueError:
-        raise invalid("query.version", f"a version, as ETags and answers have it, not {text[:40]!r}") from None
+        raise invalid("query.version", f"a version, as ETags and answers have it, not {told[:40]!r}") from None
 
 
 FRESHNESS = ("consistency", "max_age_ms")

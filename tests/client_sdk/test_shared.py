@@ -18,6 +18,7 @@ from client_sdk import (
     Append,
     AsyncClient,
     AsyncTypedTransaction,
+    Changed,
     Client,
     Compare,
     ConditionFailed,
@@ -29,6 +30,7 @@ from client_sdk import (
     IdReused,
     InteractiveTransaction,
     InvalidRequest,
+    Lost,
     Max,
     Min,
     NoneNewer,
@@ -216,7 +218,15 @@ def test_locks_are_one_at_a_time_and_elections_follow(store: Client) -> None:
         assert leader is not None and (leader.value, leader.create_version) == (b"one", token)
         seen = other.observe()
         assert next(seen).value == b"one"
+        one.proclaim("one, still")
+        leader = next(seen)
+        assert (leader.value, leader.create_version) == (b"one, still", token)
+        assert one.campaign("one, again") == token and next(seen).value == b"one, again"
+        with pytest.raises(Lost, match="campaign first"):
+            other.proclaim("other")
         one.resign()
+        with pytest.raises(Lost, match="campaign first"):
+            one.proclaim("one")
         assert other.campaign("two") > token and next(seen).value == b"two"
         seen.close()
     assert store.count("locks/") == store.count("elections/") == 0
@@ -371,14 +381,16 @@ def test_what_was_scanned_in_a_transaction_is_a_read_and_what_comes_into_it_a_co
         store.put(f"s/{number}", "newest")
         with store.transaction() as t:
             assert t.scan("s/")[b"s/%d" % number] == b"newest"
-    with pytest.raises(Conflict), store.transaction() as t:
+    with pytest.raises(Conflict) as caught, store.transaction() as t:
         t.scan("none/")
-        store.put("none/1", "x")
+        version = store.put("none/1", "x")
         t.put("w", "x")
+    assert caught.value.changed == (Changed(b"none/1", ZERO, version),)
     app = store.namespace("s/")
-    with pytest.raises(Conflict), app.transaction() as t:
+    with pytest.raises(Conflict) as caught, app.transaction() as t:
         assert b"02" in t.scan(start="02", end="03")
-        store.put("s/025", "x")
+        version = store.put("s/025", "x")
+    assert caught.value.changed == (Changed(b"025", ZERO, version),)
     with pytest.raises(TransactionFailed, match="none_newer"):
         store.txn(success=[Put("x", "1"), NoneNewer("s/", t.version or ZERO)])
     assert store.txn(success=[NoneNewer("nobody/", ZERO), Put("nobody/1", "x")]).succeeded

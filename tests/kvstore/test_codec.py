@@ -273,7 +273,7 @@ def test_how_a_problem_stands_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("body", "field", "says"),
     [
-        (b"", "body", "not JSON"),
+        (b"", "body", "it is empty"),
         (b"{", "body", "not JSON"),
         (b"\xff\xfe", "body", "not JSON"),
         (b"[]", "body", "an object"),

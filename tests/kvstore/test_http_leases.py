@@ -124,6 +124,8 @@ async def test_a_put_with_a_lease_that_is_not_there_writes_nothing() -> None:
 async def test_a_time_to_live_is_from_a_second_to_a_day(body: bytes) -> None:
     async with serving(FakeNode(Shard().execute)) as client:
         assert (await client.problem("POST", "/v1/leases", body))["status"] == 400
+        assert "body: it is empty" in (await client.problem("POST", "/v1/leases", b""))["detail"]
+        assert (await client.problem("POST", "/v1/leases", b'{"ttl_m":1000}'))["detail"].endswith("'ttl_ms'?")
 
 
 @pytest.mark.parametrize(

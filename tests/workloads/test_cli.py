@@ -20,7 +20,7 @@ import pytest
 from typer.main import get_command
 
 import kvstore
-from client_sdk import Client, leases_cli, locks_cli, rights_cli
+from client_sdk import Client, Denied, Put, leases_cli, locks_cli, rights_cli
 from client_sdk import cli as client_cli
 from client_sdk.etcd_cli import INSTEAD
 from client_sdk.keyspace import Keyspace
@@ -28,7 +28,7 @@ from kvstore import cli as server_cli
 from kvstore import cluster_cli, config
 from kvstore.cli import COMPLETE
 from kvstore.cluster_cli import STATUS_HEADINGS
-from kvstore.console import UserError, together
+from kvstore.console import INSTEAD_OF_OPTIONS, UserError, together
 from kvstore.top import HEADINGS
 from multicast.types import Timestamp
 from tests.house import ROOT
@@ -247,6 +247,25 @@ def test_a_lock_is_held_while_a_command_runs_which_knows_its_token(shell: Shell,
         assert "others were before" in error_of(shell.data("lock", "l", "--wait", "0.2"))
 
 
+def test_what_is_wrong_is_told_in_the_words_of_who_typed_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert error_of(shell.data("lease", "grant", "0.5")) == "error: ttl: from 1 to 86400 seconds, not 0.5\n"
+    told = error_of(shell.data("get", "x", "--consistency", "s"))
+    assert "'--consistency': 's' is not one of 'linearizable'" in told
+    assert error_of(shell.data("outcome", "x")).startswith("error: UUID: ")
+    denied = Denied("Authorization: ...", status=401, field="Authorization")
+    monkeypatch.setattr(Client, "get", lambda *_, **__: (_ for _ in ()).throw(denied))
+    assert "--token-file FILE, or a token in KVSTORE_TOKEN" in error_of(shell.data("get", "x"))
+
+
+def test_leaders_may_say_what_is_no_text(shell: Shell) -> None:
+    command = [sys.executable, "-m", "workloads", "elect", "odd", "-l", "--cluster", str(shell.directory)]
+    with Client(shell.directory) as client, client.election("odd") as election:
+        token = election.campaign(b"\xff")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as looking:
+            assert looking.stdout is not None and looking.stdout.readline() == f"{token}\t\\xff\n"
+            looking.terminate()
+
+
 def test_a_command_whose_lock_is_lost_is_ended(tmp_path: Path) -> None:
     mark = tmp_path / "went on"
     with pytest.raises(UserError, match="another may have it: sh was ended"):
@@ -273,6 +292,18 @@ def test_what_etcdctl_calls_otherwise_is_known(shell: Shell, tmp_path: Path) -> 
     assert json.loads(shell.data("lease", "revoke", lease, "-o", "json").out) == {"revoked": True}
     for command, sentence in INSTEAD.items():
         assert error_of(shell(*command.split(), "some", "--thing")) == f"error: {sentence}\n"
+    for typed, known in (("get k --rev=3", "get --rev"), ("txn -i", "txn -i"), ("lease list -w json", "-w")):
+        sentence = f"{known.split()[-1]}: {INSTEAD_OF_OPTIONS[known]}"
+        assert error_of(shell(*typed.split())) == f"error: No such option: {sentence} (`--help` tells more)\n"
+    names = dict(commands(get_command(together(client_cli.app))))
+    assert all(f"kvstore {known.split()[0]}" in names for known in INSTEAD_OF_OPTIONS if " " in known)
+
+
+def test_a_scan_prints_all_of_it_unless_a_limit_is_given(shell: Shell) -> None:
+    with Client(shell.directory) as client:
+        client.txn(success=[Put(f"all/{number:04}", "") for number in range(1001)])
+    assert len(shell.data("scan", "all/", "--keys-only").out.split()) == 1001
+    assert shell.data("scan", "all/", "--keys-only", "--limit", "1").out == "all/0000\n"
 
 
 def commands(group: Any, name: str = "kvstore") -> Iterator[tuple[str, Any]]:
