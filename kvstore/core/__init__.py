@@ -16,6 +16,7 @@
     bundles     what is ordered as one multicast message: many transactions
     plans       what of a transaction concerns one shard
     execution   one transaction on one shard: its vote, its reads and writes
+    fates       how a transaction ends, by who knows that before it runs
     accounts    what a replica's journal says of the bundles that it completes
     messages    what replicas tell one another, and what clients ask and are answered
     leases      when the leases of the shard expire

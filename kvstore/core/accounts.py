@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple
 
-from kvstore.api.model import Move, Transaction
-from kvstore.api.nesting import all_hold, both, is_way
+from kvstore.api.model import Move
 from kvstore.core.audit import (
     APPLIED,
     AUDIT_VERSION,
@@ -31,8 +28,8 @@ from kvstore.core.audit import (
 )
 from kvstore.core.bundles import is_single
 from kvstore.core.execution import Execution
+from kvstore.core.fates import Fate
 from kvstore.core.log import Entry
-from kvstore.core.messages import Vote
 from multicast.types import GroupId, MessageId
 
 STATUS_NAMES = {
@@ -43,36 +40,6 @@ STATUS_NAMES = {
     MOVED: "moved",
     REPEATED: "repeated",
 }
-
-
-class Fate(NamedTuple):
-    """How a transaction ends. status: of `kvstore.core.audit`. succeeded: which branch runs. failure, failure_key: why
-    it is impossible, if it is, and at which key. truths: see `kvstore.api.nesting`."""
-
-    status: int
-    succeeded: bool = False
-    failure: str = ""
-    failure_key: bytes = b""
-    truths: bytes = b""
-
-    @staticmethod
-    def of(outcome: Outcome) -> Fate:
-        """As a journal says it."""
-        truths = outcome.truths if isinstance(outcome, NestedOutcome) else b""
-        return Fate(outcome.status, outcome.succeeded, outcome.reason, outcome.reason_key, truths)
-
-    @staticmethod
-    def nested(transaction: Transaction, succeeded: bool, votes: Sequence[Vote]) -> Fate:
-        """Of a transaction with nested ones, by the votes of those of its shards that object to something."""
-        truths = all_hold(transaction)
-        told = [vote.nested for vote in votes if vote.nested is not None]
-        for nested in told:
-            truths = both(truths, nested.truths)
-        for nested in told:
-            for way, why, key in nested.impossible:
-                if is_way(way, succeeded, truths):
-                    return Fate(FAILED, succeeded, why, key, truths)
-        return Fate(APPLIED, succeeded, truths=truths)
 
 
 def account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:

@@ -16,7 +16,7 @@ from collections import deque
 from kvstore.api.model import move_of
 from kvstore.api.shard_map import PlacedRun
 from kvstore.core.audit import MISMATCH, MOVED, REPEATED
-from kvstore.core.messages import Decided, Part, Remembered, decode_remembered
+from kvstore.core.messages import Decided, Part, Remembered, Vote, decode_remembered
 from kvstore.core.plans import LocalPlan
 from multicast.records import Delivered
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, Timestamp
@@ -139,6 +139,12 @@ class Entry:
         if self.outcome is not None or self.decided is not None or self.expired:
             return True
         return len(self.parts) == len(self.needed)
+
+    def votes(self, index: int, shard: GroupId) -> list[Vote]:
+        """Of those of its shards that object to something in that transaction. shard: one's own."""
+        parts = [self.own_part if one == shard else self.parts.get(one) for one in self.message.destinations]
+        votes = [part.vote(index) for part in parts if part is not None]  # without signals, some send none
+        return [vote for vote in votes if vote is not None]
 
     def missing(self) -> list[GroupId]:
         """The shards it waits for."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from kvstore.api.model import FIRST_KEY, NO_LEASE, RESULT_BYTES_MAX, Move, OperationResult
 from kvstore.api.shard_map import ShardMap
-from kvstore.core.accounts import STATUS_NAMES, Fate, account, given_by, outcome_of, outcome_of_step
+from kvstore.core.accounts import STATUS_NAMES, account, given_by, outcome_of, outcome_of_step
 from kvstore.core.audit import (
     APPLIED,
     EXPIRED,
@@ -46,6 +46,7 @@ from kvstore.core.changes import Changes
 from kvstore.core.clients import Clients
 from kvstore.core.collects import Collects
 from kvstore.core.execution import Execution
+from kvstore.core.fates import SUCCEEDED, Fate
 from kvstore.core.leases import Leases
 from kvstore.core.log import Entry, Held, Item, Log
 from kvstore.core.messages import (
@@ -66,7 +67,6 @@ from kvstore.core.messages import (
     ShardResult,
     ShardResults,
     ShardState,
-    Vote,
 )
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
@@ -88,9 +88,6 @@ CLOCK_AHEAD_US_MAX = 10_000_000
 PART_RETRY_US = 200_000
 DIGEST_EVERY = 1000
 FORGET_EVERY_US = 1_000_000
-
-
-_SUCCEEDED, _NOT_SUCCEEDED = Fate(APPLIED, True), Fate(APPLIED, False)
 
 _TOLD_BY_SHARDS = frozenset([kind for kind in MESSAGES if "shard" in kind.__struct_fields__])
 
@@ -410,53 +407,22 @@ class Replica(Application):
         return fate, execution
 
     def _fate(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> Fate:
-        """As far as it is decided before execution."""
+        """As far as it is decided before execution, by whoever knows it first; see `kvstore.core.fates`."""
         if known is not None:
-            return Fate.of(known.outcomes[index])
+            return Fate.recorded(known.outcomes[index])
         if item.expired:
             return Fate(EXPIRED)
         if item.after:
             item.look_back(self.store.remembered(item.id))
-        if len(entry.message.destinations) == 1 or entry.decided is not None:
-            if item.earlier is not None:
-                return Fate(MISMATCH if item.reused else REPEATED)
-            if item.places and entry.decided is None and moved([item.places], entry.message.destinations):
-                return Fate(MOVED)
-        if len(entry.message.destinations) == 1:
-            return _SUCCEEDED
-        if entry.decided is not None:
-            decided = entry.decided[index]
-            if decided is None:
-                return _SUCCEEDED
-            if decided.digest != item.digest:
-                return Fate(MISMATCH)
-            if decided.status not in (APPLIED, FAILED):
-                return Fate(decided.status)
-            return Fate(decided.status, decided.succeeded, decided.failure, decided.failure_key, decided.truths)
-        votes: list[Vote] = []
-        for shard in entry.message.destinations:
-            part = entry.own_part if shard == self.shard else entry.parts.get(shard)
-            if part is None or not part.votes:  # without signals, some send none
-                continue
-            vote = part.vote(index)
-            if vote is not None:
-                votes.append(vote)
-        if not votes and not item.plan.nested:
-            return _SUCCEEDED
-        if any([v.reused for v in votes]):
-            return Fate(MISMATCH)
-        if any([v.repeated for v in votes]):
-            return Fate(REPEATED)
-        if moved([v.places for v in votes], entry.message.destinations):
-            return Fate(MOVED)
-        succeeded = all([v.holds for v in votes])
-        if item.plan.nested:
-            return Fate.nested(item.plan.transaction, succeeded, votes)
-        for v in votes:
-            failure, key = (v.success_failure, v.success_key) if succeeded else (v.failure_failure, v.failure_key)
-            if failure:
-                return Fate(FAILED, succeeded, failure, key)
-        return _SUCCEEDED if succeeded else _NOT_SUCCEEDED
+        shards, decided = entry.message.destinations, entry.decided
+        alone = len(shards) == 1
+        if item.earlier is not None and (alone or decided is not None):
+            return Fate(MISMATCH if item.reused else REPEATED)
+        if alone:
+            return Fate(MOVED) if item.places and moved([item.places], shards) else SUCCEEDED
+        if decided is not None:
+            return Fate.told(decided[index], item.digest)
+        return Fate.voted(item.plan, entry.votes(index, self.shard), shards)
 
     def _forget(self, timestamp: Timestamp) -> None:
         """What nobody may use any more when everything up to `timestamp` is complete here."""

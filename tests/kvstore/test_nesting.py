@@ -33,10 +33,10 @@ from kvstore.api.model import (
 )
 from kvstore.api.nesting import all_hold, course, in_their_places, is_way, ran, ways
 from kvstore.api.validation import validate
-from kvstore.core.accounts import Fate
 from kvstore.core.audit import APPLIED, FAILED, NESTED_VERSION, NestedOutcome, decode_outcomes
 from kvstore.core.bundles import encode_bundle, encode_transaction
 from kvstore.core.execution import Execution, merge_results, vote
+from kvstore.core.fates import Fate
 from kvstore.core.messages import Decided, Decisions, NestedVote, Vote, decode_remembered
 from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend

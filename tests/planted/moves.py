@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvstore.core.clients import Clients
+from kvstore.core.fates import Fate
 from kvstore.core.log import Item
 from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
@@ -37,17 +38,19 @@ class IdsLeftBehind(Moves):
     """What is remembered of transactions does not go with their slots."""
 
 
-@rewrite("_fate", "if moved([v.places for v in votes],", "if moved([item.places],")
+@rewrite(
+    "_fate",
+    "entry.votes(index, self.shard)",
+    "[__import__('msgspec').structs.replace(v, places=item.places) for v in entry.votes(index, self.shard)]",
+)
 class MovedIgnoredElsewhere(Replica):
     """A shard goes by what it knows of moves itself, whatever others vote."""
 
 
 @rewrite(
-    "_fate",
-    "if moved([v.places for v in votes], entry.message.destinations):",
-    "if any([moved([v.places], entry.message.destinations) for v in votes]):",
+    "voted", "if moved([v.places for v in votes], shards):", "if any([moved([v.places], shards) for v in votes]):"
 )
-class MovedByWhoGave(Replica):
+class MovedByWhoGave(Fate):
     """Where a shard has given a slot counts, whatever has become of it since."""
 
 
@@ -146,7 +149,7 @@ class RangeToldTwice(Moves):
     """What a shard has read of a range goes with a slot, too."""
 
 
-@rewrite("_fate", "if item.places and entry.decided is None and moved(", "if item.places and moved(")
+@rewrite("_fate", "if alone:", "if alone or (decided is not None and item.places and moved([item.places], shards)):")
 class DecidedAndMoved(Replica):
     """A shard that gave a slot calls moved what another one has told the end of."""
 
@@ -235,7 +238,7 @@ PLANTED_IN_STORE = (
     Planted("slot_served_twice", "", core=SlotServedTwice, settings=CALM),
     Planted("ids_left_behind", "", core=IdsLeftBehind, settings=MOVING),
     Planted("moved_ignored_elsewhere", "", MovedIgnoredElsewhere, settings=THREE),
-    Planted("moved_by_who_gave", "", MovedByWhoGave, settings=THREE),
+    Planted("moved_by_who_gave", "", core=MovedByWhoGave, settings=THREE),
     Planted("staged_deletion_lost", "", core=StagedDeletionLost, settings=CALM),
     Planted("dirty_rows_forgotten", "", core=DirtyRowsForgotten, settings=CALM),
     Planted("last_row_not_dirty", "", core=LastRowNotDirty, settings=CALM),

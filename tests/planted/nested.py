@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvstore.api.model import Delete, Put
 from kvstore.api.nesting import FAILS, HOLDS
 from kvstore.core.execution import Execution, _holds
+from kvstore.core.fates import Fate
 from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
@@ -19,13 +20,13 @@ RULED = Settings(protocol="white_box", profile="calm", size="small", nested=True
 MOVED = Settings(protocol="white_box", size="small", shards=2, nested=True, moves=True)
 
 
-@rewrite("_fate", "item.plan.transaction, succeeded, votes)", "item.plan.transaction, succeeded, votes[:1])")
-class FirstShardDecidesWithin(Replica):
+@rewrite("voted", "plan.transaction, succeeded, votes)", "plan.transaction, succeeded, votes[:1])")
+class FirstShardDecidesWithin(Fate):
     """What nested transactions compare in other shards than the first is not asked."""
 
 
-@rewrite("_fate", "succeeded, votes)", "succeeded, votes)._replace(status=APPLIED)")
-class ImpossibleWithinIsApplied(Replica):
+@rewrite("voted", "succeeded, votes)", "succeeded, votes)._replace(status=APPLIED)")
+class ImpossibleWithinIsApplied(Fate):
     """What is impossible in one shard, in the way in which a transaction ends, is done in the others."""
 
 
@@ -90,8 +91,8 @@ class ComparedWithinUnchecked(Rights):
 
 
 PLANTED_IN_STORE = (
-    Planted("first_shard_decides_within", "serial execution", FirstShardDecidesWithin, settings=NESTED),
-    Planted("impossible_within_is_applied", "", ImpossibleWithinIsApplied, settings=NESTED),
+    Planted("first_shard_decides_within", "serial execution", core=FirstShardDecidesWithin, settings=NESTED),
+    Planted("impossible_within_is_applied", "", core=ImpossibleWithinIsApplied, settings=NESTED),
     Planted("compared_afterwards", "serial execution", core=ComparedAfterwards, settings=ONE_SHARD),
     Planted("other_branch_within", "serial execution", OtherBranchWithin, settings=NESTED),
     Planted("compared_within_not_waited_for", "", core=ComparedWithinNotWaitedFor, settings=NESTED),

@@ -28,7 +28,8 @@ from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import decode_bundle, version_of
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution
-from kvstore.core.log import Log
+from kvstore.core.fates import Fate
+from kvstore.core.log import Entry, Log
 from kvstore.core.lookups import Lookups
 from kvstore.core.messages import Answered, decode_remembered
 from kvstore.core.reads import Reads
@@ -67,13 +68,13 @@ class VotesReadTooEarly(Log):
     """A vote is read at delivery, though earlier transactions still write what it depends on."""
 
 
-@rewrite("_fate", "part = entry.own_part if shard == self.shard else entry.parts.get(shard)", "part = entry.own_part")
-class RemoteVotesIgnored(Replica):
+@rewrite("votes", "self.own_part if one == shard else self.parts.get(one)", "self.own_part")
+class RemoteVotesIgnored(Entry):
     """A shard goes by its own vote alone: half a transfer happens."""
 
 
-@rewrite("_fate", "succeeded = all([v.holds for v in votes])", "succeeded = any([v.holds for v in votes])")
-class OneVoteIsEnough(Replica):
+@rewrite("voted", "succeeded = all([v.holds for v in votes])", "succeeded = any([v.holds for v in votes])")
+class OneVoteIsEnough(Fate):
     """A transaction succeeds when the conditions of one shard hold."""
 
 
@@ -270,9 +271,9 @@ class Planted(NamedTuple):
 
 PLANTED_IN_STORE = (
     Planted("votes_read_too_early", "agreement", core=VotesReadTooEarly),
-    Planted("remote_votes_ignored", "exactly once", RemoteVotesIgnored),
-    Planted("remote_votes_ignored", "conservation", RemoteVotesIgnored),
-    Planted("one_vote_is_enough", "serial execution", OneVoteIsEnough, settings=SHORT),
+    Planted("remote_votes_ignored", "exactly once", core=RemoteVotesIgnored),
+    Planted("remote_votes_ignored", "conservation", core=RemoteVotesIgnored),
+    Planted("one_vote_is_enough", "serial execution", core=OneVoteIsEnough, settings=SHORT),
     Planted("repetition_under_another_id", "exactly once", core=RepetitionUnderAnotherId),
     Planted("answered_at_delivery", "strict serializability", AnsweredAtDelivery, settings=CHASE),
     Planted("answered_before_order", "answers", core=AnsweredBeforeOrder, settings=SHORT),

@@ -8,6 +8,7 @@ import msgspec
 from kvstore.core.changes import Changes
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution
+from kvstore.core.fates import Fate
 from kvstore.core.leases import Leases
 from kvstore.core.moves import Moves
 from kvstore.core.replica import Replica
@@ -37,8 +38,8 @@ LATE_OF_THREE = msgspec.structs.replace(LATE, shards=3)
 # -- copies, and who answers ------------------------------------------------------------------------------------------
 
 
-@rewrite("_fate", "any([v.repeated for v in votes])", "all([v.repeated for v in votes])")
-class RepeatedIfAllSay(Replica):
+@rewrite("voted", "any([v.repeated for v in votes])", "all([v.repeated for v in votes])")
+class RepeatedIfAllSay(Fate):
     """A transaction takes effect again unless all who vote know its id."""
 
 
@@ -221,7 +222,7 @@ def _core(settings: Settings, *kinds: type) -> list[Planted]:
 
 PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
-    Planted("RepeatedIfAllSay", "", RepeatedIfAllSay, settings=THREE),
+    Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
     *_core(LATE, ExpiredWhereItWas, GoneThoughKnown, MovedByAnyPlace),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from kvstore.core.bundler import Bundler
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution
-from kvstore.core.log import Item, Log
+from kvstore.core.fates import Fate
+from kvstore.core.log import Entry, Item, Log
 from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Requests, Waiting
@@ -61,8 +62,8 @@ class ExpiredRemembered(Clients):
     """A repetition that came too late takes the place of the first result."""
 
 
-@rewrite("_fate", "if failure:", "if failure and v is votes[0]:")
-class FirstFailureCounts(Replica):
+@rewrite("voted", "if failure:", "if failure and v is votes[0]:")
+class FirstFailureCounts(Fate):
     """Only the first shard's impossible operation fails a transaction."""
 
 
@@ -208,8 +209,8 @@ class RepetitionAsksLate(Clients):
     """Who repeats what is complete here waits for a while before the other shards are asked."""
 
 
-@rewrite("_fate", "if decided.digest != item.digest:", "if False:")
-class OtherBodyDecided(Replica):
+@rewrite("told", "if decided.digest != digest:", "if False:")
+class OtherBodyDecided(Fate):
     """What ended elsewhere under this id counts, whatever it was."""
 
 
@@ -282,13 +283,13 @@ class ConflictsInOneBundle(Bundler):
     """Shards vote on a transaction before what stands before it in the bundle has taken effect."""
 
 
-@rewrite("_fate", "part.vote(index)", "part.vote(0)")
-class VotesOfAnother(Replica):
+@rewrite("votes", "part.vote(index)", "part.vote(0)")
+class VotesOfAnother(Entry):
     """The votes on a bundle's first transaction are taken for those on all."""
 
 
-@rewrite("_fate", "if any([v.reused for v in votes]): return Fate(MISMATCH)", "pass")
-class ReusedIgnored(Replica):
+@rewrite("voted", "if any([v.reused for v in votes]): return Fate(MISMATCH)", "pass")
+class ReusedIgnored(Fate):
     """A transaction takes effect though another shard knows its id with another body."""
 
 
@@ -405,9 +406,8 @@ def _store(*kinds: type[Store], settings: Settings = SHORT) -> list[Planted]:
 
 PLANTED_IN_STORE = (
     *_replica(ForgottenEarly, ExpiryIgnored, settings=WINDOW),
-    *_replica(
-        FirstFailureCounts, FailedIsApplied, FailureNotTold, NoProgressByParts, OtherBodyDecided, ComparedNotTold,
-    ),
+    *_replica(FailedIsApplied, FailureNotTold, NoProgressByParts, ComparedNotTold),
+    *_core(FirstFailureCounts, OtherBodyDecided, VotesOfAnother, ReusedIgnored),
     *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
         SettledElsewhere, EarlyPartsLost, ItemsKept, EntriesKept,
@@ -415,10 +415,7 @@ PLANTED_IN_STORE = (
         OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst, UnnamedNotDue, RepetitionAsksLate,
         HiddenByOwnWrites, ShownBeyond, StepWithOthers,
     ),
-    *_replica(
-        UndecidedForgotten, CompleteForgotten, IndexLost, IndexLostAtRecovery, VotesOfAnother,
-        ReusedIgnored,
-    ),
+    *_replica(UndecidedForgotten, CompleteForgotten, IndexLost, IndexLostAtRecovery),
     *_replica(ExpiryByLocalClock, settings=WINDOW),
     *_core(
         SecondTakesEffect, SecondRemembered, SecondAnswered, MismatchRemembered, BundlesIdForAll, UnnamedIndexLost,
