@@ -15,6 +15,7 @@ from multicast.simulation.horizons import Horizons
 from multicast.simulation.logs import ReplicatedLogs, Streams
 from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns, WhiteBoxReigns
 from multicast.simulation.remembered import Remembered
+from multicast.simulation.timers import Timers
 from multicast.simulation.views import Reveals, Views
 from multicast.simulation.watermarks import GroupMarks, Watermarks
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
@@ -342,13 +343,13 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "skeen": (Remembered, GroupMarks),
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupMarks, Remembered),
-    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupMarks, Remembered),
-    "toto": (Views, Reveals, Reigns, Remembered),
-    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered),
-    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered),
-    "quasi_genuine": (Streams, BarrierReigns, GroupMarks, Remembered),
+    "skeen": (Remembered, GroupMarks, Timers),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupMarks, Remembered, Timers),
+    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupMarks, Remembered, Timers),
+    "toto": (Views, Reveals, Reigns, Remembered, Timers),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered, Timers),
+    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered, Timers),
+    "quasi_genuine": (Streams, BarrierReigns, GroupMarks, Remembered, Timers),
 }  # fmt: skip
 
 

@@ -1,0 +1,119 @@
+"""What waits for somebody else has a timer, and the host knows when that acts.
+
+A question that is never repeated does harm only if it was lost, and a leader that is not missed only if it dies just
+then; that no timer is set shows it at once. Like in `invariants`, variables of protocols are known by name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from multicast.parts.ballots import LEADER, REJOINING
+from multicast.parts.reign import PREPARING
+from multicast.simulation.checkers import Checker
+from multicast.types import ProcessId, Topology
+
+if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
+
+Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
+Timer = tuple[Any, str]
+"""Of these deadlines the timer of this name."""
+
+
+class Timers(Checker):
+    """Of every protocol with `parts.deadlines`: judged when a process comes to rest."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._first: dict[ProcessId, tuple[int, int]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._first.pop(node.pid, None)
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        batch = node.engine._batch.number
+        ended, first = self._first.get(node.pid, (batch, 0))
+        if ended < batch:
+            del self._first[node.pid]
+            if node.wake_at is None or node.wake_at > first:
+                self.report("timers", f"process {node.pid} is to be woken at {node.wake_at}, its next timer is {first}")
+        if handler != "on_tick":
+            return
+        protocol: Any = node.protocol
+        firsts = [deadlines.wake_at for deadlines in _deadlines(protocol) if deadlines.wake_at is not None]
+        if firsts:
+            self._first[node.pid] = batch, min(firsts)
+        else:
+            self._first.pop(node.pid, None)
+        for deadlines, name in _needed(protocol):
+            if not deadlines.is_set(name):
+                self.report("timers", f"process {node.pid} ({protocol.role()}) waits, and its timer {name} is not set")
+
+
+def _deadlines(protocol: Any) -> list[Any]:
+    of_election = [protocol.election._deadlines] if protocol.election is not None else []
+    return [protocol._deadlines, *of_election]
+
+
+def _needed(protocol: Any) -> Iterator[Timer]:
+    """Those that are to be set."""
+    name, own = protocol.specification.name, protocol._deadlines
+    if protocol.election is not None:
+        yield from _of_election(protocol.election)
+    if name == "toto":
+        yield own, "beat"
+        if protocol._is_busy():
+            yield own, "retry"
+    elif name == "quasi_genuine":
+        if len(protocol._casts):
+            yield own, "casts"
+        yield from _of_transfer(own, protocol)
+    else:
+        yield from _of_questions(protocol)
+    paxos = getattr(protocol, "paxos", None) or getattr(getattr(protocol, "member", None), "paxos", None)
+    if paxos is not None and paxos._seen > paxos.decided and paxos.election.others:
+        yield paxos._deadlines, "fetch"
+
+
+def _of_election(election: Any) -> Iterator[Timer]:
+    deadlines = election._deadlines
+    if election.state is REJOINING:
+        yield deadlines, "return"
+    elif election.state is not LEADER and election.is_member:
+        yield deadlines, "campaign"
+    elif election.state is LEADER and election.others:
+        yield deadlines, "beat"
+        if election.highest > election.promised:
+            yield deadlines, "campaign"
+
+
+def _of_questions(protocol: Any) -> Iterator[Timer]:
+    """parts.retries, and what is built on it."""
+    own, member = protocol._deadlines, getattr(protocol, "member", None)
+    if len(protocol._retries):
+        yield own, "stamps" if member is not None or protocol.election is None else "retry"
+    if len(protocol._submissions._retries):
+        yield own, "submissions"
+    payloads = getattr(protocol, "_payloads", None)
+    if payloads is not None and len(payloads._retries):
+        yield own, "payloads"
+    if protocol.election is not None and protocol._reads._rounds:
+        yield own, "reads"
+    if member is not None:
+        if protocol._strays:
+            yield own, "strays"
+        if member.reign.state is PREPARING:
+            yield own, "positions"
+        yield from _of_transfer(own, member)
+
+
+def _of_transfer(own: Any, user: Any) -> Iterator[Timer]:
+    """A member that comes too late, or has lost its disk."""
+    if user._transfer._waiting is not None or (user.paxos.stranded and user._transfer.peers):
+        yield own, "state"
+    if user.paxos.amnesiac:
+        yield own, "return"

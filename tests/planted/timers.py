@@ -1,0 +1,101 @@
+"""Bugs of what is repeated: a timer that acts once and never again, or that the host does not hear of. What was to be
+asked again is seldom lost, so that little else shows them."""
+
+from __future__ import annotations
+
+from multicast.parts.casts import Casts
+from multicast.parts.election import Election
+from multicast.parts.group_member import GroupMember
+from multicast.parts.paxos import Paxos
+from multicast.parts.payloads import Payloads
+from multicast.parts.reads import LeaderReads
+from multicast.parts.submissions import Submissions
+from multicast.parts.transfer import StateTransfer
+from multicast.protocols.fastcast import FastCast
+from multicast.protocols.ft_skeen import FtSkeen
+from multicast.protocols.primcast import PrimCast
+from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.protocols.skeen import Skeen
+from multicast.protocols.toto import Toto
+from multicast.protocols.white_box import WhiteBox
+from tests.planted import planted_in
+from tests.planted.rewriting import rewrite
+
+
+@rewrite("_retry", "return self._retries.wake(now)", "return None")
+class StampsToldOnceMore(WhiteBox):
+    """A leader asks once after what is not committed."""
+
+
+@rewrite("tick", "return self._retries.wake(now)", "return None", part=Submissions)
+class AskedAfterOnce(PrimCast):
+    """A sender asks once after what it has multicast."""
+
+
+@rewrite("tick", "return self._retries.wake(now)", "return None", part=Payloads)
+class WantedOnce(PrimCast):
+    """A payload that is lacked is asked for once."""
+
+
+@rewrite("_ask_for_stamps", "return self._retries.wake(now)", "return None")
+class StampsAskedForOnce(FtSkeen):
+    """A leader asks once for the stamps that it lacks."""
+
+
+@rewrite("_ask_for_stamps", "return self._retries.wake(now)", "return None")
+class ProposedOnceMore(Skeen):
+    """A process tells its stamps again once."""
+
+
+@rewrite("_forget_strays", "return strays[0][0] + patience if strays else None", "return None")
+class StraysKept(FastCast):
+    """What was held of messages that never come is forgotten once, and not what is held later."""
+
+
+@rewrite("_ask_positions", "return now + self._options.heartbeat_us", "return None", part=GroupMember)
+class PositionsAskedForOnce(FtSkeen):
+    """Who is elected asks its group once how much it has delivered."""
+
+
+@rewrite("_campaign_if_due", "return self._timer.deadline", "return None", part=Election)
+class MissesALeaderOnce(WhiteBox):
+    """Who was patient in vain, and was told that others were not, does not miss a leader any more."""
+
+
+@rewrite("_beat", "return now + self._heartbeat_us", "return None", part=Election)
+class OneHeartbeat(PrimCast):
+    """A leader tells once that it lives."""
+
+
+@rewrite("_fetch_if_behind", "return now + self.heartbeat_us", "return None", part=Paxos)
+class FetchesOnce(QuasiGenuine):
+    """Who lacks decisions asks one member for them."""
+
+
+@rewrite("_repeat", "return self._sent_at + self._period_us", "return None", part=Casts)
+class CastRepeatedOnce(QuasiGenuine):
+    """A cast is sent once more."""
+
+
+@rewrite("_on_state", 'self._deadlines.by("state", now + self._period_us)', "pass", part=StateTransfer)
+class WaitsForOneGiver(FtSkeen):
+    """Who has a state waits for the deliveries of who gave it, be that one dead or not."""
+
+
+@rewrite("_repeat", "return now + self._retry_us", "return None", part=LeaderReads)
+class ConfirmAskedTwice(WhiteBox):
+    """A leader that waits for its group's word about reads asks once more."""
+
+
+@rewrite("on_tick", "return earliest(paxos_wake, log_wake, self._deadlines.wake_at)",
+         "return earliest(paxos_wake, log_wake)")  # fmt: skip
+class SleepsPastItsTimers(Toto):
+    """A process acts when something comes, or the consensus wants to."""
+
+
+@rewrite("_retry", "self._gaps = gaps", "self._gaps = gaps; return")
+class AsksOutsideNever(Toto):
+    """Who lacks deliveries from before the view asks for them only when it is flushed."""
+
+
+PLANTED = planted_in(__name__)
