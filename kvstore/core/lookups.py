@@ -73,9 +73,11 @@ class Lookups:
         """Ask again, or wait no longer. Returns when there is something to do again."""
         if not self._asked:
             return None
+        again: dict[ProcessId, list[MessageId]] = {}
         for message_id, asked in [(i, asked) for i, asked in self._asked.items() if asked.due <= now]:
             if now < asked.until:
-                out.send(tuple(sorted(asked.silent)), ResultRequest([message_id], True))
+                for pid in asked.silent:
+                    again.setdefault(pid, []).append(message_id)
                 asked.due = min(now + RESULT_RETRY_US, asked.until)
                 continue
             silent = [g for g, replicas in self._peers.replicas.items() if asked.silent.issuperset(replicas)]
@@ -83,6 +85,8 @@ class Lookups:
             if silent:
                 answer = Refused("no_majority", f"no replica of shard {silent[0]} answers", True, "unknown")
             self._finish(message_id, answer, out)
+        for pid, ids in sorted(again.items()):
+            out.send((pid,), ResultRequest(ids, True))
         return min([asked.due for asked in self._asked.values()], default=None)
 
     def _finish(self, message_id: MessageId, answer: Answered | Refused, out: ApplicationOutbox) -> None:

@@ -58,15 +58,16 @@ def test_nobody_remembers_it_when_all_have_said_so():
     assert codes(bench.answers()) == ["unknown_or_forgotten"]
 
 
-def test_who_is_silent_is_asked_again():
+def test_who_is_silent_is_asked_again_for_all_of_it_in_one_message():
     bench = Bench()
-    message_id = bench.new_id()
-    look_up(bench, message_id)
-    bench.hear(4, ShardResults(1, [], [message_id]))
+    first, second = bench.new_id(), bench.new_id()
+    look_up(bench, first)
+    look_up(bench, second)
+    bench.hear(4, ShardResults(1, [], [first]))
     bench.sent(ResultRequest)
     bench.tick(RESULT_RETRY_US)
-    silent = tuple(pid for pid in OTHERS if pid != 4)
-    assert bench.sent(ResultRequest) == [(silent, ResultRequest([message_id], True))] and bench.answers() == []
+    asked = [((pid,), ResultRequest([second] if pid == 4 else [first, second], True)) for pid in OTHERS]
+    assert bench.sent(ResultRequest) == asked and bench.answers() == []
 
 
 def test_one_of_each_shard_is_enough_after_a_while_and_none_is_not():

@@ -134,7 +134,7 @@ class FirstUnknownCounts(Lookups):
     """As soon as one replica does not know an id, its lookup says that nobody does."""
 
 
-@rewrite("on_tick", "out.send(tuple(sorted(asked.silent)), ResultRequest([message_id], True))", "pass")
+@rewrite("on_tick", "out.send((pid,), ResultRequest(ids, True))", "pass")
 class AskedOnce(Lookups):
     """Who does not answer a lookup is not asked again: a question that was lost with a link is no answer."""
 
