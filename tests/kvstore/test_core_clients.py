@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import Compare, DeleteRange, Get, OperationResult, Put, Range, Transaction
+from kvstore.api.model import RESULT_BYTES_MAX, Compare, DeleteRange, Get, OperationResult, Put, Range, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import EXPIRED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, unnamed_id, version_of
@@ -214,6 +214,17 @@ def test_a_large_result_is_given_once_and_then_marked_as_omitted():
     first, again = bench.answers()
     assert len(first.result.results[0].found.value) == RESULT_BYTES_KEPT
     assert again.results_omitted and again.result.results == () and again.result.version == first.result.version
+
+
+def test_what_reads_more_than_an_answer_may_have_is_answered_without_it():
+    bench = Bench()
+    bench.deliver(write(key(0), value=bytes(RESULT_BYTES_MAX // 16)))
+    for reads in (15, 17):
+        bench.request(Transaction(success=(Put(key(0, 1), b""), *[Get(key(0))] * reads)))
+        bench.order(*bench.multicast())
+    whole, omitted = bench.answers()
+    assert not whole.results_omitted and len(whole.result.results) == 16
+    assert omitted.results_omitted and omitted.result.results == ()
 
 
 def test_a_result_without_its_operations_does_not_replace_one_with_them():

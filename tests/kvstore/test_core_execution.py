@@ -27,7 +27,7 @@ from kvstore.api.model import (
     Transaction,
 )
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, encode_bundle, encode_transaction
-from kvstore.core.execution import Execution, merge_results, vote
+from kvstore.core.execution import Execution, merge_results, result_bytes, vote
 from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
@@ -142,6 +142,12 @@ def test_a_range_sees_state_and_own_writes():
     assert [(e.key, e.value) for e in first.entries] == [(b"k2", b"two"), (b"k25", b"new")] and first.more
     assert [e.key for e in second.entries] == [b"k25", b"k3"] and not second.more
     assert dict(done.reads) == {b"k1": OLD, b"k3": OLD}
+
+
+def test_all_that_is_read_is_counted():
+    store = state(k1=b"1", k2=bytes(100))
+    done = run(store, Get(b"k2"), Get(b"x"), Range(b"k", 9), Range(b"k", 9, keys_only=True), Put(b"k3", b"3"))
+    assert done.read_bytes == result_bytes(done.results) == 102 + 105 + 4
 
 
 operands = st.binary(max_size=2).map(lambda b: bytes([x % 4 for x in b])) | st.sampled_from([b"\xff", b"\xff\xff"])

@@ -183,6 +183,18 @@ def test_a_replayed_outcome_needs_no_parts_and_remembers_the_same():
     assert second.store.part(delivery.message.id) == first.store.part(delivery.message.id) is not None
 
 
+@pytest.mark.parametrize(("format", "created"), [(1, 1), (2, 1), (3, 1), (4, 0)])
+def test_what_bundles_of_older_releases_overwrite_is_created_anew_as_those_releases_have_it(format, created):
+    bench = Bench()
+    versions = []
+    for _ in range(2):
+        body = msgspec.Raw(encode_transaction(write(key(0))))
+        payload = [format, body if format == 1 else [[bench.new_id(), body]]]
+        delivery = bench.order(AppMessage(bench.new_id(), (0,), msgspec.msgpack.encode(payload), 0))
+        versions.append(delivery.timestamp if format == 1 else version_of(delivery.timestamp, 0))
+    assert bench.store.get(key(0)) == KeyValue(key(0), b"v", versions[1], versions[created])
+
+
 def test_a_replay_that_gives_another_state_stops_the_replica():
     first, second = Bench(), Bench()
     delivery = first.deliver(Transaction(success=(Add(key(0), 1),)))
