@@ -5,6 +5,7 @@
     key          reads against writes, key by key
     id           messages and transactions across shards
     client       what clients were told against what the journals hold
+    seen         the reads that clients were told of, against those of the journals
     time         real time and sessions against the order of versions; reads at positions
     promise      reads of several shards, snapshots, and reads that may be old
     precedence   real time where the order of versions runs against it

@@ -189,13 +189,20 @@ def mixed(rows: np.ndarray) -> np.ndarray:
 def codes(*rows: np.ndarray) -> list[np.ndarray]:
     """Numbers from 0 on for pairs of 64-bit numbers, equal for equal ones, in no order."""
     every = np.concatenate(rows)
-    code = numbers(pa.array(mixed(every)).dictionary_encode().indices)
-    if len(code):
-        first = np.empty(int(code.max()) + 1, np.int64)
-        first[code[::-1]] = np.arange(len(code))[::-1]
-        if not np.array_equal(every, every[first[code]]):
-            code = ranks(every)[0]
+    code = mixed(every)
+    order = np.argsort(code)  # numbers are sorted faster than they are looked up
+    starts = np.ones(len(every), bool)
+    starts[1:] = np.diff(code[order]) != 0
+    code = np.empty(len(every), np.int64)
+    code[order] = np.cumsum(starts) - 1
+    if not np.array_equal(every, every[order[starts]][code]):
+        code = ranks(every)[0]
     return np.split(code, np.cumsum([len(part) for part in rows])[:-1])
+
+
+def same(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Which pairs of numbers are equal."""
+    return np.asarray((rows[:, 0] == others[:, 0]) & (rows[:, 1] == others[:, 1]), bool)
 
 
 def all_differ(rows: np.ndarray) -> bool:
@@ -213,8 +220,13 @@ def index_in(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Of each pair of 64-bit numbers the first place at which it is `known`, or -1."""
     if not len(known):
         return np.full(len(rows), -1, np.int64)
-    found = numbers(pc.index_in(pa.array(mixed(rows)), value_set=pa.array(mixed(known))), -1)
-    if np.array_equal(np.where(found[:, None] >= 0, known[found], rows), rows):
+    mine, theirs = mixed(rows), mixed(known)
+    turn, order = np.argsort(mine), np.argsort(theirs)
+    mine, theirs = mine[turn], theirs[order]
+    at = np.minimum(np.searchsorted(theirs, mine), len(known) - 1)
+    found = np.empty(len(rows), np.int64)
+    found[turn] = np.where(theirs[at] == mine, order[at], -1)
+    if np.all(theirs[1:] != theirs[:-1]) and np.array_equal(np.where(found[:, None] >= 0, known[found], rows), rows):
         return found
     mine, theirs = codes(rows, known)
     place = np.full(int(max(mine.max(initial=-1), theirs.max(initial=-1))) + 1, -1, np.int64)

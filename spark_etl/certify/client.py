@@ -14,18 +14,19 @@ from spark_etl.certify.arrays import (
     codes,
     entries,
     halves,
-    in_order,
     index_in,
     names,
     numbers,
     pick,
     ranks,
+    same,
     trust,
     valid,
     whole,
 )
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.log import TAKEN
+from spark_etl.certify.seen import as_read
 
 HISTORY = ("file", "line", "process", "type", "at_us", "id", "f", "version", "succeeded", "reads", "value", "asked",
            "told", "shard", "position", "consistency", "age_us", "places", "seen",
@@ -36,9 +37,6 @@ _KNOWN = ["line", "process", "type", "at_us", "id", "version", "damage"]
 
 VALUED = ("value", "asked", "told", "shard", "seen")
 """Columns that are null of operations that stand in journals and tell of no values."""
-
-_READS_COMPARED = 16
-"""Reads of one transaction that are compared with one another."""
 
 CODED = ("file", "type", "f")
 """Columns of few values."""
@@ -153,81 +151,23 @@ def placed(ops: Operations, found: Transactions) -> Placed:
     return Placed(index_in(ops.ids, found.ids))
 
 
-def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table) -> None:
+def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table | None) -> None:
     """Every acknowledged operation is in the journals of all shards, with the version, branch and reads that its client
-    was told, and none that was refused. reads: id, key, version, of all shards. Suspect."""
+    was told, and none that was refused. reads: `seen.READS` of all shards; None: another task looks at them.
+    Suspect."""
     trust(~(ops.failed & at.of(found.effect, False)), "refused and present")
     told = ops.ok & ~ops.at_position
     trust(~told | ((at.of(found.applied) != 0) & (at.of(found.void) == 0)), "acknowledged, and without effect")
     trust(~told | (at.of(found.expected & ~found.delivered) == 0), "acknowledged, and not everywhere")
     gts = found.gts[at.row[told]]
-    right = np.all(ops.version[told] == gts, axis=1)
+    right = same(ops.version[told], gts)
     trust(~ops.versioned[told] | right, "another version")
     branch = ops.said("succeeded")
     trust(~valid(branch)[told] | (numbers(branch, 0)[told] == found.succeeded[at.row[told]]), "another branch")
-    _reads(ops, at, found, reads, np.flatnonzero(told))
-
-
-def _reads(ops: Operations, at: Placed, found: Transactions, reads: pa.Table, told: np.ndarray) -> None:
-    row, key, version = told_reads(ops, told)
-    trust(valid(version), "a read without a version")
-    mine, said = at.row[told[row]], halves(version)
-    foreign = np.any(said != found.gts[mine], axis=1)
-    if not foreign.any():
+    if reads is None:
         return
-    trust(reads.num_rows > 0, "a read that no journal has")
-    whose = _by_runs(halves(reads["id"]), found.ids)
-    foreign &= ~_side_by_side(row, key, said, mine, reads, whose, len(found.ids))
-    if not foreign.any():
-        return
-    left = np.zeros(len(found.ids) + 1, bool)
-    left[mine[foreign]] = True
-    left = left[whose]
-    reads, whose = reads.filter(pa.array(left)), whose[left]
-    trust(reads.num_rows > 0, "a read that no journal has")
-    key, mine, said = key.filter(pa.array(foreign)), mine[foreign], said[foreign]
-    key_told, key_read = names(key, reads["key"])
-    base = int(max(key_told.max(initial=0), key_read.max(initial=0))) + 1
-    logged, had = whose * base + key_read, halves(reads["version"])
-    order = np.argsort(logged)
-    if np.any(logged[order][1:] == logged[order][:-1]):  # the greatest version of a key counts
-        order = in_order(ranks(had)[0], logged)
-        order = order[np.append(logged[order][1:] != logged[order][:-1], True)]
-    wanted = mine * base + key_told
-    turn = np.argsort(wanted)
-    where = np.minimum(np.searchsorted(logged[order], wanted[turn]), len(order) - 1)
-    trust(logged[order[where]] == wanted[turn], "a read that no journal has")
-    trust(had[order[where]] == said[turn], "another read")
-
-
-def _by_runs(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """`index_in`, of rows most of which equal the one before."""
-    starts = np.flatnonzero(np.concatenate(([True], np.any(rows[1:] != rows[:-1], axis=1))))
-    return np.repeat(index_in(rows[starts], known), np.diff(np.append(starts, len(rows))))
-
-
-def _side_by_side(
-    row: np.ndarray, key: pa.Array, said: np.ndarray, mine: np.ndarray, reads: pa.Table, whose: np.ndarray, count: int
-) -> np.ndarray:
-    """Which of the reads that clients were told of (row, key and version said, by the transactions `mine`) stand in the
-    journals in the same place among their transaction's. Of transactions whose reads stand in several places, or that
-    read a key twice, none. whose: of `reads` the transaction, or -1, which are `count`."""
-    starts = np.flatnonzero(np.concatenate(([True], whose[1:] != whose[:-1])))
-    plain = np.bincount(whose[starts] + 1, minlength=count + 1)[1:] == 1
-    first = np.zeros(count, np.int64)
-    first[whose[starts]] = starts  # of those of -1 it says nothing
-    (name,) = names(reads["key"])
-    for distance in range(1, int(np.diff(np.append(starts, len(whose))).max())):
-        if distance > _READS_COMPARED:
-            return np.zeros(len(row), bool)
-        again = (whose[distance:] == whose[:-distance]) & (name[distance:] == name[:-distance])
-        plain[whose[distance:][again]] = False
-    begins = np.concatenate(([True], row[1:] != row[:-1]))
-    turn = np.arange(len(row)) - np.maximum.accumulate(np.where(begins, np.arange(len(row)), 0))
-    at = np.minimum(first[mine] + turn, len(whose) - 1)
-    same = plain[mine] & (whose[at] == mine) & np.all(halves(reads["version"])[at] == said, axis=1)
-    logged = whole(reads["key"].take(pa.array(at)).cast(pa.binary()))
-    return same & numbers(pc.equal(logged, key.cast(pa.binary())), 0).astype(bool)
+    row, key, version = told_reads(ops, np.flatnonzero(told))
+    as_read(found.ids, found.gts, at.row[told][row], key, version, reads)
 
 
 def told_reads(ops: Operations, told: np.ndarray) -> tuple[np.ndarray, pa.Array, pa.Array]:

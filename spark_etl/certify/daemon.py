@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from importlib import import_module
 
+import pyarrow as pa
 from pyspark.daemon import manager
 
 _THP_DISABLE = 41
@@ -16,7 +17,8 @@ _KEPT_BYTES = {_TRIM_THRESHOLD: 1 << 30, _TOP_PAD: 1 << 26, _MMAP_THRESHOLD: 1 <
 
 
 def keep_memory() -> None:
-    """Where the C library knows how."""
+    """Where the C library knows how; columns of Arrow are taken from it, too."""
+    pa.set_memory_pool(pa.system_memory_pool())
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl") and hasattr(library, "mallopt"):
         library.prctl(_THP_DISABLE, 1, 0, 0, 0)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
-from spark_etl.certify.arrays import all_differ, codes, halves, numbers, of_groups, ranks, trust, whole
+from spark_etl.certify.arrays import all_differ, codes, halves, numbers, of_groups, ranks, same, trust, whole
 from spark_etl.certify.log import TAKEN
 
 ENTRIES = ("gts", "id", "expired", "destinations", "origin")
@@ -72,7 +72,7 @@ def messages(logs: Sequence[AgreedLog]) -> Messages:
     expired = np.concatenate([numbers(log.entries["expired"]) for log in logs]).astype(bool)
     values = np.concatenate([halves(log.entries["gts"]) for log in logs])
     first = of_groups(code, np.arange(len(code)), count, np.minimum, _NEVER)
-    trust(np.all(values == values[first[code]], axis=1), "different timestamps of one id")
+    trust(same(values, values[first[code]]), "different timestamps of one id")
     gts = values[first]
     time, tops = ranks(gts, halves(pa.array([log.top for log in logs])))
     one_bits = _same(code, bits, count, "destinations")
@@ -167,7 +167,7 @@ def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
     is_live = first != _NEVER
     place = np.where(is_live, first, some)
     own = place[tid[taken]]
-    trust(np.all(gts[taken] == gts[own], axis=1), "different versions of one transaction")
+    trust(same(gts[taken], gts[own]), "different versions of one transaction")
     for values, what in ((status, "statuses"), (carrier, "messages")):
         trust(values[taken] == values[own], f"different {what} of one transaction")
     applied_rows = taken & (status == APPLIED)

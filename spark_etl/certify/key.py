@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_etl.certify.arrays import halves, names, numbers, together, trust
+from spark_etl.certify.arrays import halves, names, numbers, same, together, trust
 from spark_etl.certify.arrays import in_order as rows_in_order
 
 READS = ("key", "gts", "version")
@@ -35,7 +35,7 @@ class Ordered(NamedTuple):
 
     def other(self) -> np.ndarray:
         """Whether it is a read of another version than the expected one."""
-        return ~self.wrote & np.any(self.version != self.expected, axis=1)
+        return ~self.wrote & ~same(self.version, self.expected)
 
     def writes_left(self) -> np.ndarray:
         """Of each key that is there in the end, the row of its last write."""
@@ -64,7 +64,7 @@ def in_order(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> Ordered:
     order = order[together(key[order])]
     key, gts, turn, deleted = (column[order] for column in (key, at, turn, deleted))
     wrote = turn == _WRITE
-    twice = (key[1:] == key[:-1]) & wrote[1:] & wrote[:-1] & np.all(gts[1:] == gts[:-1], axis=1)
+    twice = (key[1:] == key[:-1]) & wrote[1:] & wrote[:-1] & same(gts[1:], gts[:-1])
     trust(~twice, "two writes of one version")
     last = np.maximum.accumulate(np.where(wrote, np.arange(len(key)), -1))
     last = np.where((last >= 0) & (key[last] == key), last, -1)

@@ -7,7 +7,7 @@
 | one order across shards | id | a message has two timestamps, or shares one; a shard went past it |
 | results complete and equal, exactly once | log, id | accounts lack or differ; an id taken twice, or wrongly refused |
 | reads return what the order says | key | a read of another version; a key in two shards |
-| clients saw what the journals say | client | an answer that is not in every journal that it concerns, or not so |
+| clients saw what the journals say | client, seen | an answer that is not in every journal of its shards, or not so |
 | unknown outcomes resolved | client | - |
 | values as asked and as written | value | anything else comes out |
 | leader reads | time, key | a position that nobody has, or behind a known one |
@@ -47,6 +47,7 @@ ACCOUNTS = ("results complete and equal", "exactly once")
 READS = "reads return what the order says"
 HISTORY = "the lines of the histories"
 CLIENTS = "clients saw what the journals say"
+TOLD = "the reads that clients were told of"
 VALUES = "values as asked and as written"
 POSITIONS = "leader reads"
 PROMISES = "reads as promised"
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 
 class Proof(msgspec.Struct):
-    """proved: names of properties, and HISTORY, TIME, SESSIONS, PRECEDENCE, COURSE. why: not proved -> why.
+    """proved: names of properties, and HISTORY, TOLD, TIME, SESSIONS, PRECEDENCE, COURSE. why: not proved -> why.
     Numbers are those of the checks, and of use where what they belong to is proved: unsubmitted, waiting: messages of
     VALIDITY and ORDER; unknown, functions (kinds), thin: operations, of HISTORY with ACCOUNTS; compared, answered:
     operations, of VALUES; at_positions: reads, of POSITIONS; promises: reads, by consistency, of PROMISES; late:

@@ -23,6 +23,7 @@ from spark_etl.certify.proof import (
     READS,
     SESSIONS,
     TIME,
+    TOLD,
     VALIDITY,
     VALUES,
     Proof,
@@ -82,12 +83,17 @@ def prove(
     valued = has_history and source.tells("history", client.VALUED)
     run = Run(source, logs, members, forgetful, has_history, valued, width)
 
-    def judge(*tasks: str) -> None:
-        told = [encode(msgspec.structs.replace(run, task=task)) for task in tasks]
-        for one in workers(told):
-            _add(proof, msgspec.msgpack.decode(one, type=Proof))
+    def judge(*tasks: Run) -> list[Proof]:
+        return [msgspec.msgpack.decode(one, type=Proof) for one in workers([encode(task) for task in tasks])]
 
-    judge("orders", "values")
+    change = msgspec.structs.replace
+    orders, values = judge(change(run, task="orders"), change(run, task="values"))
+    if orders.holds(CLIENTS) and not (orders.holds(TOLD) or values.holds(TOLD)):
+        (orders,) = judge(change(run, task="orders", at_once=True))
+    _add(proof, orders)
+    _add(proof, values)
+    proof.proved.discard(TOLD)  # CLIENTS has it
+    proof.why.pop(TOLD, None)
     if proof.twice:
         return Proof(why={"all": "a message or transaction twice in one shard"})
     if not proof.holds(READS):

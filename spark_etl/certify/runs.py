@@ -3,7 +3,7 @@
 What is in a window is in no other one: a message has one timestamp, and the versions of its transactions follow on
 that; a client was told the version, so that its lines are looked up by that. Carried on are the latest invocation, e at
 the end of each log (`precedence`), and of each process what it last knew. That the same id is not in two windows is
-looked at in the end.
+looked at in the end. The reads that clients were told of are another task's: nothing else is, and it is as much.
 
 It proves all, or nothing: then those kernels decide that look at the whole. They do if anything was repeated or came
 too late, or if an operation did not end well, or was told no version.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -20,8 +21,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_etl.certify import client, id, log, precedence, slices, source, time, windows
-from spark_etl.certify.arrays import NOTHING, codes, greatest_before, halves, index_in, numbers, of_groups, ranks, trust
+from spark_etl.certify import client, id, log, precedence, seen, slices, source, time, windows
+from spark_etl.certify.arrays import (
+    NOTHING,
+    codes,
+    entries,
+    greatest_before,
+    halves,
+    index_in,
+    numbers,
+    of_groups,
+    ranks,
+    trust,
+    valid,
+)
 from spark_etl.certify.client import Thin, Unknown
 from spark_etl.certify.id import AgreedLog
 from spark_etl.certify.proof import (
@@ -58,7 +71,7 @@ def certify(
     """logs: by shard, some with marks; held: as `client.thin`; histories tell of no values. width: of a slice of the
     course, or 0. Suspect."""
     proof, shards = Proof(), [_Shard(source, shard, found) for shard, found in sorted(logs.items())]
-    cuts = halves(pa.array(windows.cuts(mark for found in logs.values() for mark in found.marks), pa.binary()))
+    cuts = _cuts(logs)
     clients = _Clients(source, cuts, len(shards), width) if has_history else None
     sent, messages, transactions = Sent(source), Differ(), Differ()
     for number, bound in enumerate([*map(tuple, cuts.tolist()), _ALL]):
@@ -77,7 +90,7 @@ def certify(
         if clients is not None:
             first = slices.first_sent(place, numbers(submitted["at"]), len(found.ids))
             behind = {one.shard: held[one.shard] - one.base for one in shards}
-            clients.judge(number, agreed, known, first, pa.concat_tables([one.reads for one in shards]), behind)
+            clients.judge(number, agreed, known, first, behind)
         for one in shards:
             one.go_on()
     trust([one.over for one in shards], "accounts of what was not delivered")
@@ -90,9 +103,35 @@ def certify(
     return proof
 
 
+def certify_told(source: Source, logs: Mapping[int, log.ShardLog]) -> None:
+    """`seen.as_read` of all lines that were told a version, window by window of that. logs: as `certify`. Suspect."""
+    cuts = _cuts(logs)
+    lines = _Windows(source, cuts, ("version", *_TOLD))
+    rows = 0
+    for batch in source.batches("history", ["version"]):
+        told = np.flatnonzero(valid(batch["version"]))
+        lines.put(halves(batch["version"].take(pa.array(told))), rows + told)
+        rows += batch.num_rows
+    accounts = [found.longest[1] for found in logs.values() if found.longest[1] >= 0]
+    reads = [Rows(source, "reads", seen.READS, one, by="gts") for one in accounts]
+    for number, bound in enumerate([*map(tuple, _versions_upto(cuts).tolist()), _ALL]):
+        there = pa.concat_tables([one.upto(bound) for one in reads])
+        if (answers := lines.of(number)) is not None:
+            row, key, version = entries(answers["reads"])
+            seen.as_read(halves(answers["id"]), halves(answers["version"]), row, key, version, there)
+
+
+def _cuts(logs: Mapping[int, log.ShardLog]) -> np.ndarray:
+    return halves(pa.array(windows.cuts(mark for found in logs.values() for mark in found.marks), pa.binary()))
+
+
+def _versions_upto(cuts: np.ndarray) -> np.ndarray:
+    """The last versions of windows, by their last timestamps."""
+    return time.first_versions(cuts, _LAST_INDEX)
+
+
 class _Shard:
-    """A log, window by window. base: how many positions were in those before; reads: of this one. delivered: whose
-    deliveries these are."""
+    """A log, window by window. base: how many positions were in those before. delivered: whose deliveries these are."""
 
     def __init__(self, source: Source, shard: int, found: log.ShardLog):
         self.shard, self.base = shard, 0
@@ -101,7 +140,6 @@ class _Shard:
         entries = ("replica", "position", "stage", *id.ENTRIES)
         self._entries = Rows(source, "deliveries", entries, self.delivered, by="gts")
         self._outcomes = Rows(source, "outcomes", ("replica", *id.OUTCOMES), account)
-        self._reads = Rows(source, "reads", ("id", "key", "version"), account, ["key"])
         self._end = 0
 
     def upto(self, bound: tuple[int, int]) -> AgreedLog:
@@ -110,7 +148,6 @@ class _Shard:
         self._end = self.base + entries.num_rows
         trust(numbers(entries["position"]) == np.arange(self.base + 1, self._end + 1), "positions are not 1, 2, 3, ...")
         outcomes = windows.counted_from(self.base, self._outcomes.upto(self._end))
-        self.reads = self._reads.upto(self._end)
         return AgreedLog(self.shard, entries, log.by_replica_and(outcomes, "position", "index"), self._top)
 
     def go_on(self) -> None:
@@ -137,9 +174,8 @@ class _Clients:
         self._shift, self._file = NOTHING, ""
 
     def judge(
-        self, number: int, logs: Sequence[AgreedLog], found: id.Transactions, sent: np.ndarray, reads: pa.Table,
-        held: Mapping[int, int],
-    ) -> None:  # fmt: skip
+        self, number: int, logs: Sequence[AgreedLog], found: id.Transactions, sent: np.ndarray, held: Mapping[int, int]
+    ) -> None:
         """A window. sent: `slices.first_sent` of its messages; held: as `client.thin`."""
         lines = self._lines.of(number)
         if lines is None:
@@ -149,7 +185,7 @@ class _Clients:
         trust(ops.ok & ~ops.at_position, "an operation that did not end well")
         self._functions.update(client.functions(ops))
         trust(client.thin(ops, logs, held) is None, "held by few")
-        client.answers(ops, at, found, reads)
+        client.answers(ops, at, found, None)
         course = time.steps(ops, at, found, logs)
         self._late += time.against_real_time(ops, course, self._latest)
         self._latest = max(self._latest, int(ops.invoke[course.op].max()))
@@ -214,16 +250,67 @@ class _Open(msgspec.Struct):
     at: np.ndarray
 
 
-class _Lines:
-    """The lines of a history, by the windows of the versions that clients were told. file: its name."""
+class _Windows:
+    """Lines of a history, by the windows of the versions that clients were told. columns: of those that are given."""
+
+    def __init__(self, source: Source, cuts: np.ndarray, columns: Sequence[str]):
+        paths = [path for whose in sorted(source.files["history"]) for path in source.files["history"][whose]]
+        self._bounds, self._columns = _versions_upto(cuts), list(columns)
+        trust(len(cuts) < _NO_WINDOW, "too many windows")
+        total = sum(pq.read_metadata(path).num_rows for path in paths)
+        self._window = np.full(total, _NO_WINDOW, np.uint16)
+        self._ahead: dict[int, list[pa.Table]] = {}
+        self._paths = paths
+
+    def put(self, version: np.ndarray, *rows: np.ndarray) -> None:
+        """Rows into the windows of their versions."""
+        found = self._of(version)
+        for one in rows:
+            self._window[one] = found
+
+    def _of(self, version: np.ndarray) -> np.ndarray:
+        """How many bounds are less."""
+        high, low = self._bounds[:, 0], self._bounds[:, 1]
+        found = np.searchsorted(high, version[:, 0])
+        for n in np.flatnonzero(np.isin(high, version[:, 0])).tolist():  # those of one time
+            found[(found == n) & (version[:, 0] == high[n]) & (version[:, 1] > low[n])] += 1
+        return found
+
+    @cached_property
+    def _groups(self) -> list[_Group]:
+        begin, found = 0, []
+        for path in self._paths:
+            metadata = pq.read_metadata(path)
+            for number in range(metadata.num_row_groups):
+                end = begin + metadata.row_group(number).num_rows
+                found.append(_Group(path, number, begin, {*np.unique(self._window[begin:end]).tolist()}))
+                begin = end
+        return found
+
+    def of(self, window: int) -> pa.Table | None:
+        """Those of a window, if there are any; windows are asked for in turn, when all rows are put. Lines of the next
+        ones that are read by the way are kept."""
+        for one in self._groups:
+            wanted = {w for w in one.windows if window <= w <= window + _AHEAD} if window in one.windows else set()
+            one.windows -= wanted
+            begin = one.begin
+            for batch in one.batches(self._columns) if wanted else ():
+                whose = self._window[begin : begin + batch.num_rows]
+                begin += batch.num_rows
+                for w in wanted:
+                    if (mine := whose == w).any():
+                        part = pa.Table.from_batches([batch]).filter(pa.array(mine))
+                        self._ahead.setdefault(w, []).append(part)
+        parts = self._ahead.pop(window, [])
+        return pa.concat_tables(parts, promote_options="default") if parts else None
+
+
+class _Lines(_Windows):
+    """The lines of a history, but for what they say of reads. file: its name."""
 
     def __init__(self, source: Source, cuts: np.ndarray, sessions: _Sessions, course: Collected | None):
-        paths = [path for whose in sorted(source.files["history"]) for path in source.files["history"][whose]]
-        self._bounds = time.first_versions(cuts, _LAST_INDEX)
+        super().__init__(source, cuts, [name for name in client.HISTORY if name != "reads"])
         self._sessions, self._course = sessions, course
-        trust(len(cuts) < np.iinfo(np.uint16).max, "too many windows")
-        total = sum(pq.read_metadata(path).num_rows for path in paths)
-        self._window = np.zeros(total, np.uint16)
         self.file = ""
         files: set[str] = set()
         rows, none = 0, np.zeros(0, np.int64)
@@ -235,15 +322,6 @@ class _Lines:
         trust(not len(begun.ids), "an operation without an end")
         trust(len(files) == 1, "several clocks")
         self.file = files.pop()
-        self._ahead: dict[int, list[pa.Table]] = {}
-        self._groups: list[_Group] = []
-        begin = 0
-        for path in paths:
-            metadata = pq.read_metadata(path)
-            for number in range(metadata.num_row_groups):
-                end = begin + metadata.row_group(number).num_rows
-                self._groups.append(_Group(path, number, begin, {*np.unique(self._window[begin:end]).tolist()}))
-                begin = end
 
     def _pair(self, lines: pa.Table, rows: int, begun: _Open) -> _Open:
         """Ends to beginnings; those that are open then. rows: before these lines."""
@@ -271,37 +349,12 @@ class _Lines:
         said = lines["version"].take(pa.array(last - old))
         trust(not said.null_count, "an answer without a version")
         version = halves(said)
-        self._window[row[first]] = self._window[row[last]] = self._windows_of(version)
+        self.put(version, row[first], row[last])
         self._sessions.add(process[first], line[first], line[last], at[first], at[last], version)
         if self._course is not None:
             self._course.add(at[last], at[last] - at[first], np.zeros(len(last), bool))
         left = np.sort(begin[end < 0])
         return _Open(ids[left], row[left], process[left], line[left], at[left])
-
-    def _windows_of(self, version: np.ndarray) -> np.ndarray:
-        """How many bounds are less."""
-        high, low = self._bounds[:, 0], self._bounds[:, 1]
-        found = np.searchsorted(high, version[:, 0])
-        for n in np.flatnonzero(np.isin(high, version[:, 0])).tolist():  # those of one time
-            found[(found == n) & (version[:, 0] == high[n]) & (version[:, 1] > low[n])] += 1
-        return found
-
-    def of(self, window: int) -> pa.Table | None:
-        """Those of a window, if there are any; windows are asked for in turn. Lines of the next ones that are read by
-        the way are kept."""
-        for one in self._groups:
-            wanted = {w for w in one.windows if window <= w <= window + _AHEAD} if window in one.windows else set()
-            one.windows -= wanted
-            begin = one.begin
-            for batch in one.batches() if wanted else ():
-                whose = self._window[begin : begin + batch.num_rows]
-                begin += batch.num_rows
-                for w in wanted:
-                    if (mine := whose == w).any():
-                        part = pa.Table.from_batches([batch]).filter(pa.array(mine))
-                        self._ahead.setdefault(w, []).append(part)
-        parts = self._ahead.pop(window, [])
-        return pa.concat_tables(parts, promote_options="default") if parts else None
 
 
 class _Group(msgspec.Struct):
@@ -312,12 +365,12 @@ class _Group(msgspec.Struct):
     begin: int
     windows: set[int]
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Its lines."""
         file = pq.ParquetFile(self.path, read_dictionary=list(client.CODED))
-        return file.iter_batches(
-            source.BATCH, row_groups=[self.number], columns=list(client.HISTORY), use_threads=False
-        )
+        return file.iter_batches(source.BATCH, row_groups=[self.number], columns=columns, use_threads=False)
 
 
+_NO_WINDOW = np.iinfo(np.uint16).max
+_TOLD = ("id", "reads")
 _PAIRED = ("file", "type", "id", "version", "process", "line", "at_us")

@@ -13,7 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify import bank, client, id, key, log, near, precedence, promise, runs, shards, slices, time, value
+from spark_etl.certify import (
+    bank,
+    client,
+    id,
+    key,
+    log,
+    near,
+    precedence,
+    promise,
+    runs,
+    seen,
+    shards,
+    slices,
+    time,
+    value,
+)
 from spark_etl.certify.arrays import DOUBTS, halves, index_in, numbers, trust, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
@@ -28,6 +43,7 @@ from spark_etl.certify.proof import (
     READS,
     SESSIONS,
     TIME,
+    TOLD,
     VALIDITY,
     VALUES,
     Proof,
@@ -65,7 +81,7 @@ class OfShard(msgspec.Struct):
 class Run(msgspec.Struct, tag=True):
     """What the other tasks are told. logs: by shard; members: the replicas that it has at the end. forgetful: replicas
     that may have lost what they multicast. valued: whether histories tell of values, or of reads that stand in no
-    journal."""
+    journal. at_once: not window by window."""
 
     source: Source
     logs: dict[int, log.ShardLog]
@@ -75,6 +91,12 @@ class Run(msgspec.Struct, tag=True):
     valued: bool
     width: int
     task: str = ""
+    at_once: bool = False
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is judged window by window."""
+        return any(log.marks for log in self.logs.values()) and not (self.valued or self.at_once)
 
 
 def judge_shard(told: Shard) -> OfShard:
@@ -184,9 +206,10 @@ def _history(run: Run) -> pa.Table:
 
 
 def judge_orders(run: Run) -> Proof:
-    """Messages, transactions, answers, real time, and the course of the clients. PRECEDENCE rests on READS, too."""
+    """Messages, transactions, answers, real time, and the course of the clients. PRECEDENCE rests on READS, too; of a
+    long run CLIENTS, and all that is about them, on TOLD, which another task looks at."""
     with suppress(*DOUBTS):
-        if any(log.marks for log in run.logs.values()) and not run.valued:
+        if run.is_long:
             return runs.certify(run.source, run.logs, _held(run), run.forgetful, run.has_history, run.width)
     proof = Proof()
     agreed = _Agreed(run, proof)
@@ -218,9 +241,9 @@ def _judge_clients(
     found = agreed.transactions
     assert found is not None
     proof.functions, proof.unknown = dict(client.functions(ops)), client.unknown(ops, at, found)
-    reads = agreed.read(run, "reads", ("id", "key", "version"), ["key"])
+    reads = agreed.read(run, "reads", seen.READS)
     proof.thin = client.thin(ops, agreed.logs, _held(run))
-    proof.attempt([CLIENTS], client.answers, ops, at, found, reads)
+    proof.attempt([CLIENTS, TOLD], client.answers, ops, at, found, reads)
     if not proof.holds(CLIENTS):
         return
     course = proof.attempt([TIME], time.steps, ops, at, found, agreed.logs)
@@ -253,6 +276,8 @@ def judge_values(run: Run) -> Proof:
     proof = Proof()
     if not (run.has_history and run.valued):
         proof.other = bool(proof.attempt([READS], _judge_reads, run))
+        if run.has_history and run.is_long:
+            proof.attempt([TOLD], runs.certify_told, run.source, run.logs)
         return proof
     agreed = _Agreed(run, Proof())
     history = _history(run)

@@ -21,11 +21,11 @@ from spark_etl.bench import inputs
 from spark_etl.bench.inputs import Shape, generate
 from spark_etl.certify import precedence, runs, shards, source, windows
 from spark_etl.certify.arrays import DOUBTS, Suspect, halves
-from spark_etl.certify.proof import PRECEDENCE, READS, Proof
+from spark_etl.certify.proof import CLIENTS, PRECEDENCE, READS, Proof
 from tests.spark_etl import certified
 from tests.spark_etl.random_runs import KNOWN, correct_run, random_run
 
-KERNELS = ("shards.certify", "shards.other_keys", "runs.certify")
+KERNELS = ("shards.certify", "shards.other_keys", "runs.certify", "runs.certify_told")
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     counted(shards, "certify")
     counted(shards, "other_keys")
     counted(runs, "certify")
+    counted(runs, "certify_told")
     yield found
     print(Counter(why))
 
@@ -117,6 +118,24 @@ def test_the_last_writes_are_carried_from_window_to_window(
     monkeypatch.setattr(shards, "_plain", lambda writes: plainly(writes).slice(0, 0))
     whole, bit_by_bit = both(lambda: certified.of_tables(tmp_path, manifest), 500, 150)
     assert whole.holds(READS) and not bit_by_bit.holds(READS)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_read_that_a_client_was_told_of_and_no_journal_has_is_found_in_its_window(
+    tmp_path: Path, told: Counter[str]
+) -> None:
+    """Then all of it is looked at once more, at once."""
+    manifest = generate(Shape(2 * inputs.EPOCH, shards=2, replicas=1), tmp_path)
+    path = tmp_path / inputs.HISTORY.replace("bench.jsonl", "h0-b0.parquet")
+    lines = pq.read_table(path)
+    some = lines["reads"].to_pylist()
+    row = next(n for n in range(len(some) - 1, 0, -1) if some[n])
+    some[row] = [(key, bytes(15) + b"\1") for key, _ in some[row]]
+    where = lines.schema.get_field_index("reads")
+    pq.write_table(lines.set_column(where, "reads", pa.array(some, lines.schema.types[where])), path)
+    whole, bit_by_bit = both(lambda: certified.of_tables(tmp_path, manifest), 500, 150)
+    assert plain(whole) == plain(bit_by_bit) and whole.why[CLIENTS] == "another read"
+    assert told["runs.certify_told left"] == told["runs.certify proved"] == 1, told
 
 
 def test_rows_are_given_once_and_in_their_order(tmp_path: Path) -> None:
