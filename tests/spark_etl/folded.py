@@ -25,7 +25,7 @@ from spark_etl.audit.runner import Audit
 from spark_etl.frames import relations
 from spark_etl.ingest.inputs import understand
 from spark_etl.ingest.journals import arrow_schema
-from spark_etl.report import Course, Property
+from spark_etl.report import Course, Property, Report, Violation
 from spark_etl.search import consistency, serialization
 from tests.spark_etl import brute_run
 
@@ -167,10 +167,12 @@ class Folded(Audit):
         self.runs = runs
         self.members = [run.shards for run in runs]
         self.marks: dict[int, int | None] = {}
+        self.first = 0
+        """The number of the first of its runs."""
 
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows = Rows()
-        for case, run in enumerate(self.runs):
+        for case, run in enumerate(self.runs, self.first):
             rows.add_run(case, run)
         self.marks = rows.marks
         return rows.tables
@@ -216,6 +218,36 @@ class Folded(Audit):
         ]
         listed = F.lit(",".join(limit.hex() for limit in limits))
         return F.unhex(F.element_at(F.split(listed, ","), case_of_file() + 1))
+
+
+class Together(Folded):
+    """The audit of several folds as of one: the runs of each are numbered after those of the one before."""
+
+    def __init__(self, spark: Any, folds: Sequence[Folded], out: Path, **options: Any):
+        super().__init__(spark, [], out, **options)
+        self.folds = folds
+        for fold in folds:
+            fold.first = len(self.members)
+            self.members = self.members + fold.members
+
+    def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
+        rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for fold in self.folds:
+            for table, found in fold._rows().items():
+                rows[table] += found
+            self.marks |= fold.marks
+        return rows
+
+
+def by_case(report: Report) -> dict[int, list[tuple[str, Violation]]]:
+    """Run -> what was found in it, and which property that violates."""
+    found: dict[int, list[tuple[str, Violation]]] = defaultdict(list)
+    for prop in report.properties:
+        for violation in prop.examples:
+            cases = {case_of_text(one) for one in violation.transactions}
+            (case,) = cases | {replica // REPLICAS for replica in violation.replicas}
+            found[case].append((prop.name, violation))
+    return found
 
 
 class Found:

@@ -520,14 +520,15 @@ class Forged(folded.Folded):
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
         events = self._events(None)
-        for case, (change, replicas) in enumerate(self.copies):
+        for number, (change, replicas) in enumerate(self.copies):
+            case = self.first + number
             for segment in self.segments:
                 found = self.parsed[segment.replica]
                 if segment.replica in replicas:
                     found = self._parse(segment, forge(self.journals[segment.replica], change))
                 for table, row in found:
                     rows[table].append(self._fold(case, row))
-            told = self._events(self.told[case]) if case in self.told else events
+            told = self._events(self.told[number]) if number in self.told else events
             rows["history"] += [self._fold(case, event) for event in told]
         return rows
 
@@ -582,6 +583,8 @@ class Forged(folded.Folded):
                     case * folded.SHARDS + int(s): [case * folded.REPLICAS + r for r in rs]
                     for s, rs in json.loads(value).items()
                 })  # fmt: skip
+            elif name == "cluster":
+                new[name] = "c"
             elif name == "file":
                 new[name] = value.replace("/", f"/{case}-", 1)
         return new
@@ -605,7 +608,7 @@ class Written(Forged):
 
     def _rows(self) -> Mapping[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for case, run in enumerate(self.directories):
+        for case, run in enumerate(self.directories, self.first):
             segments = sources.find_segments(run)
             found = [pair for one in segments for pair in self._parse(one, Path(one.path).read_bytes())]
             self.shift = 0 if any(row.get("single") for _, row in found) else 16

@@ -39,13 +39,10 @@ def said(report: Report) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "numbers", [pytest.param([0], id="one"), pytest.param(range(1, 24), marks=pytest.mark.full, id="many")]
-)
-def test_an_audit_says_the_same_without_certificates(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
-):
-    for number in numbers:
+@pytest.mark.full
+def test_an_audit_says_the_same_without_certificates(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By default: of a run that is right, in `test_cut`."""
+    for number in range(24):
         simulated(number, tmp_path / f"{number}")
         certified = Audit(spark, tmp_path / f"{number}", tmp_path / f"{number}-out")
         mine = said(certified.run())

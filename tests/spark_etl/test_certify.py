@@ -48,7 +48,7 @@ from spark_etl.certify.proof import (
     VALUES,
 )
 from spark_etl.certify.source import NOBODY, Source
-from tests.spark_etl import brute, brute_history, certified, test_audit
+from tests.spark_etl import brute, brute_history, certified, damages
 from tests.spark_etl.brute_run import Run
 from tests.spark_etl.forged import FORGERIES, forge
 from tests.spark_etl.random_runs import KNOWN, correct_run, random_run, tiny
@@ -105,7 +105,7 @@ def test_of_a_simulated_run_with_faults_everything_is_proved(tmp_path: Path):
 
 
 def test_reads_at_positions_are_placed_as_late_as_real_time_asks(tmp_path: Path):
-    proof = certified.of_directory(test_audit.read_at_positions().write(tmp_path / "run"), tmp_path / "out")
+    proof = certified.of_directory(damages.read_at_positions().write(tmp_path / "run"), tmp_path / "out")
     assert proof.holds(POSITIONS, TIME) and (proof.at_positions, proof.late) == (5, 0)
 
 
@@ -159,7 +159,7 @@ def test_where_a_transaction_was_taken_twice_nothing_is_proved(tmp_path: Path, e
     assert certified.of_run(run, tmp_path).proved == set()
 
 
-DAMAGES = sorted(test_audit.DAMAGES)
+DAMAGES = sorted(damages.DAMAGES)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ DAMAGES = sorted(test_audit.DAMAGES)
 def test_damage_is_suspect(tmp_path: Path, names: list[str]):
     bad = []
     for name in names:
-        damage = test_audit.DAMAGES[name]
+        damage = damages.DAMAGES[name]
         proof = certified.of_directory(damage.run.write(tmp_path / name), tmp_path / f"{name}-out")
         bad += [f"{name}: {one}" for one in wrongly_held(set(damage.found.split()), proof.proved)]
         bad += [f"{name} is right"] if not damage.found and not proof.proved and "format_1" not in name else []

@@ -18,7 +18,7 @@ import pytest
 from spark_etl.audit.guarantees import PER_KEY, SESSIONS
 from spark_etl.certify import near, proof
 from spark_etl.certify.proof import Proof
-from tests.spark_etl import brute_cycles, brute_history, brute_run, certified, folded, test_audit
+from tests.spark_etl import brute_cycles, brute_history, brute_run, certified, damages, folded
 from tests.spark_etl.random_runs import correct_run
 from tests.spark_etl.test_random_runs import PARTS, judged_models
 
@@ -184,7 +184,7 @@ def test_a_suspect_read_at_a_position_is_near(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[dict[str, Any]]], None], suspect: str
 ):
     monkeypatch.setattr(near, "SHARE_MAX", 1.0)
-    run = test_audit.read_at_positions()
+    run = damages.read_at_positions()
     answers = [event for event in run.events if "position" in event]
     change(answers)
     before = {event["id"] for event in run.events}
@@ -198,7 +198,7 @@ def test_a_suspect_read_at_a_position_is_near(
 def test_a_write_that_nobody_asked_for_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of who read nothing."""
     monkeypatch.setattr(near, "SHARE_MAX", 1.0)
-    run = test_audit.read_at_positions()
+    run = damages.read_at_positions()
     first = next(event for event in run.events if event["type"] == "invoke" and event["f"] != "get")
     first["asked"] = {"success": [["put", "a1", "=something else"]]}
     proved = certified.of_directory(run.write(tmp_path / "run"), tmp_path / "out", tmp_path / "near")

@@ -1,4 +1,4 @@
-"""Reads of several shards, snapshots and stale reads, as the certificate sees them. The checks: `test_audit`."""
+"""Reads of several shards, snapshots and stale reads, as the certificate sees them. The checks: `promised`."""
 
 from __future__ import annotations
 

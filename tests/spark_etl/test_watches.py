@@ -84,10 +84,13 @@ def test_what_simulated_watches_told_is_valid(spark: Any, tmp_path: Path):
     assert found.verdict == "valid", found
 
 
-FOUND = {"NotWaitedForAShard", "LagNotTold", "ToldAgain"}
+FOUND = {"NotWaitedForAShard": [pytest.mark.full], "LagNotTold": [pytest.mark.full], "ToldAgain": []}
 
 
-@pytest.mark.parametrize("bug", [b for b in PLANTED_IN_STORE if b.name in FOUND], ids=lambda bug: bug.name)
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, id=bug.name, marks=FOUND[bug.name]) for bug in PLANTED_IN_STORE if bug.name in FOUND],
+)
 def test_a_planted_bug_is_found_by_the_audit_too(spark: Any, tmp_path: Path, bug: Planted):
     bug.run(bug.first_seed, tmp_path / "run")
     opened = Tables(spark, tmp_path / "out", extract(tmp_path / "run", tmp_path / "out").manifest)
