@@ -154,7 +154,7 @@ def test_a_search_without_a_cycle_also_decides_on_sessions_and_keys(audit: Audit
 
 def test_it_does_not_where_a_session_runs_within_one_microsecond(audit: AuditRun):
     """Real time does not order the two, so that only the session accuses the read of missing the write."""
-    report = audit(one_session("a1", {}, 1100))
+    report = audit(one_session("a1", {}, 1100), (*SERIALIZABILITY, "sessions"))
     assert prop(report, "strict").verdict == "valid"
     assert {p.name for p in report.properties if p.verdict == "violated"} == {"read your writes"}
     assert {m.verdict for m in report.models if m.name.startswith("strong-session-")} == {"violated", "holds"}
