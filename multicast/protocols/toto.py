@@ -678,7 +678,7 @@ class Toto(MulticastProtocol):
         self._deadlines.run(now, out)
         paxos_wake = self.paxos.tick(now, out)
         self._after_paxos(now, out)
-        if acted or self._dirty or self._queue or not self.paxos.idle or out.sends or out.changes:
+        if acted or self._dirty or out.sends or out.changes:
             self.end_batch(now, out)
         log_wake = self.log.tick(now, out)
         if self._is_busy():

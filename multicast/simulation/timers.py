@@ -1,7 +1,8 @@
-"""What waits for somebody else has a timer, and the host knows when that acts.
+"""What waits for somebody else has a timer, and is asked for again; and the host knows when the timer acts.
 
 A question that is never repeated does harm only if it was lost, and a leader that is not missed only if it dies just
-then; that no timer is set shows it at once. Like in `invariants`, variables of protocols are known by name only.
+then; that no timer is set, or a message is not among those that are asked for, shows it at once. Like in `invariants`,
+variables of protocols are known by name only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from multicast.parts.accepts import ACCEPTED, PROPOSED
 from multicast.parts.ballots import LEADER, REJOINING
 from multicast.parts.reign import PREPARING
 from multicast.simulation.checkers import Checker
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
 Timer = tuple[Any, str]
 """Of these deadlines the timer of this name."""
+
+_LOOK_EVERY = 16
+"""Batches: what is not asked for stays so."""
 
 
 class Timers(Checker):
@@ -52,6 +57,9 @@ class Timers(Checker):
         for deadlines, name in _needed(protocol):
             if not deadlines.is_set(name):
                 self.report("timers", f"process {node.pid} ({protocol.role()}) waits, and its timer {name} is not set")
+        if batch % _LOOK_EVERY == 0:
+            for what in _unasked(protocol):
+                self.report("timers", f"process {node.pid} ({protocol.role()}) waits for {what}, and does not ask")
 
 
 def _deadlines(protocol: Any) -> list[Any]:
@@ -117,3 +125,33 @@ def _of_transfer(own: Any, user: Any) -> Iterator[Timer]:
         yield own, "state"
     if user.paxos.amnesiac:
         yield own, "return"
+
+
+def _unasked(protocol: Any) -> Iterator[str]:
+    """What should be among the keys of `parts.retries`, and is not."""
+    name = protocol.specification.name
+    if name in ("toto", "quasi_genuine"):
+        return
+    retries, submissions = protocol._retries, protocol._submissions
+    for message_id in submissions._messages:
+        if message_id not in submissions._retries:
+            yield f"the delivery of {message_id.hex()}"
+    if name == "white_box":
+        leads = protocol.election.state is LEADER
+        waiting = [e for e in protocol.entries.values() if leads and e.phase in (PROPOSED, ACCEPTED)]
+        yield from (f"acknowledgements of {e.id.hex()}" for e in waiting if e.id not in retries)
+    elif name == "primcast":
+        for e in protocol.entries.values():
+            if e.message is None and e.id not in protocol._payloads._retries:
+                yield f"the payload of {e.id.hex()}"
+            elif e.message is not None and e.epoch is not None and e.final is None and e.id not in retries:
+                yield f"acknowledgements of {e.id.hex()}"
+    elif name == "skeen":
+        unstamped = [i for i, e in protocol._entries.items() if e.final is None and not e.delivered]
+        yield from (f"stamps of {message_id.hex()}" for message_id in unstamped if message_id not in retries)
+    elif protocol.member.acting:
+        for entry in protocol.member.log.undelivered():
+            held = protocol.stamps.get(entry.message.id, {})
+            lacks = any(group not in held for group in entry.message.destinations)
+            if lacks and entry.final is None and entry.local not in retries:
+                yield f"stamps of {entry.message.id.hex()}"

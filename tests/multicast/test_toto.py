@@ -212,6 +212,32 @@ def test_who_lacks_much_has_one_question_to_each_holder_under_way() -> None:
     assert sum(one.protocol(p).asked for p in range(5)) < 2 * lacked, lacked
 
 
+def test_who_is_complete_takes_no_state() -> None:
+    """One that it had asked for and does not need any more."""
+    one, answer, out = world(), Outbox(), Outbox()
+    one.submit(0, 0, 1)
+    one.protocol(1).on_message(2, StateAsk(), one.now, answer)
+    one.protocol(2).on_message(1, answer.sends[0][1], one.now, out)
+    assert not out.sends and not out.changes and not out.catch_ups
+
+
+def test_a_cast_carries_no_more_than_a_portion() -> None:
+    one = world(portion_bytes=2_000)
+    messages = [one.message(0, 1) for _ in range(5)]
+    for message in messages:
+        message.payload = bytes(900)
+        one.engines[0].submit(message)
+    one._run(0)
+    assert max(len(frame) for frame in one.links[0, 5]) < 2 * 1_500
+    one.advance(SECOND)
+    assert one.delivered(5) == [message.id for message in messages]
+
+
+def test_only_who_leads_the_consensus_proposes_a_view() -> None:
+    one = world()
+    assert [one.protocol(p)._may_propose() for p in range(6)] == [True] + [False] * 5
+
+
 def test_what_only_the_dead_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """2 has a cast that nobody else holds, answers the flush with it, and dies before it can give it."""
     one = world()

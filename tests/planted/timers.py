@@ -87,6 +87,26 @@ class ConfirmAskedTwice(WhiteBox):
     """A leader that waits for its group's word about reads asks once more."""
 
 
+@rewrite("_begin_to_lead", "self._retries.add(entry.id, now)", "pass")
+class TakenOverUnasked(WhiteBox):
+    """A new leader does not ask for acknowledgements of what it has taken over."""
+
+
+@rewrite("_refresh", "self._retry_later(entry, now)", "pass")
+class StateUnasked(PrimCast):
+    """Who has a message from somebody's state, and no START, does not ask for acknowledgements."""
+
+
+@rewrite("on_reign", "self._retry_later(entry, now)", "pass")
+class ReignsUnasked(FtSkeen):
+    """A new leader does not ask for the stamps that its predecessor lacked."""
+
+
+@rewrite("on_start", "self._retries.add(message_id, now)", "pass")
+class RestartsUnasked(Skeen):
+    """Who was restarted does not ask for the stamps that it lacks."""
+
+
 @rewrite("on_tick", "return earliest(paxos_wake, log_wake, self._deadlines.wake_at)",
          "return earliest(paxos_wake, log_wake)")  # fmt: skip
 class SleepsPastItsTimers(Toto):

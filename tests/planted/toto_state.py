@@ -180,6 +180,21 @@ class ComesBackWithOldTime(Toto):
     """Who comes back goes on with the time that it had."""
 
 
+@rewrite("_on_state", "and (not self.record.complete or self._is_ahead(state.order))", "")
+class StateTakenTwice(Toto):
+    """Who is complete takes a state that it had asked for."""
+
+
+@rewrite("_next_messages", "and (not messages or size + len(self._queue[0].payload) <= most)", "")
+class CastOfAnySize(Toto):
+    """All that waits leaves in one cast."""
+
+
+@rewrite("_may_propose", "self.paxos.leading and", "")
+class ProposesUnled(Toto):
+    """A coordinator that was deposed goes on with its flush."""
+
+
 @rewrite("_on_flush", "record.complete))", "True))")
 class SaysComplete(Toto):
     """Who lacks deliveries from before the view says that it has them."""
