@@ -149,12 +149,13 @@ class Joins(Checker):
         self, group: GroupId, adds: bool, process: ProcessId, left: int, second: ProcessId | None = None
     ) -> None:
         """Until the group is as it should be, or has become another one than who is to be added has been told of: it
-        would link to none of them. second: with whom the opposite is to happen next, asked for at once."""
+        would link to none of them. second: with whom the opposite is to happen next, asked for at once, unless that
+        leaves nobody whom the one of both that is added has been told of."""
         world, views = self._there, self._there.topology.views[group]
         ever = any(process in members for members in views.of.values())
         if self._over or not left or (ever if adds else process not in views.of[views.latest]):
             return
-        if adds and not any(world.nodes[process].knows(world.nodes[p]) for p in views.of[views.latest]):
+        if adds and not self._would_link(process, views.of[views.latest]):
             return
         ready = [p for p in world.topology.groups[group] if world.nodes[p].up]
         if ready:
@@ -163,9 +164,16 @@ class Joins(Checker):
             before = known.of[known.latest]
             if (process in before) != adds and (adds or len(before) > 1):
                 self._multicast(origin, group, Change(known.latest, adds, process, self._payload))
-                if second is not None and (second in before) == adds:
+                newcomer, leaving = (process, second) if adds else (second, process)
+                rest = [p for p in before if p != leaving]
+                if second is not None and (second in before) == adds and self._would_link(newcomer, rest):
                     self._multicast(origin, group, Change(known.latest + 1, not adds, second, self._payload))
         world.schedule(world.now + self._patience_us, self._try, group, adds, process, left - 1, second)
+
+    def _would_link(self, newcomer: ProcessId | None, members: Sequence[ProcessId]) -> bool:
+        """To one of these at least."""
+        nodes = self._there.nodes
+        return newcomer is not None and any(nodes[newcomer].knows(nodes[p]) for p in members)
 
     def _multicast(self, origin: ProcessId, group: GroupId, change: Change) -> None:
         world = self._there

@@ -27,6 +27,8 @@ from multicast.simulation import runner as simulation
 from multicast.simulation.network import Conditions
 from multicast.types import Timestamp, new_message_id
 
+READING = ("ranges", "reads", "past")
+
 
 @pytest.mark.parametrize("seeds", [3, pytest.param(12, marks=pytest.mark.full)])
 @pytest.mark.parametrize("protocol", ["white_box", "skeen"])
@@ -59,6 +61,8 @@ def test_late_copies_by_old_maps_take_effect_once_at_most(protocol, monkeypatch)
         pytest.param("white_box", 80121, ("late",), id="all whom a process knows are removed while its addition waits"),
         pytest.param("primcast", 80030, ("late",), id="the question of a lookup is lost with a link"),
         pytest.param("primcast", 20248, ("bounds", "nested"), id="a missed view of another group is asked for once"),
+        pytest.param("skeen", 140031, READING, id="many questions of lookups do not fit a link, again and again"),
+        pytest.param("primcast", 140095, READING, id="whom alone an added process knows is removed in the same breath"),
         pytest.param("ft_skeen", 82037, ("late",), id="a slot moves between the places of a read that is not ordered"),
     ],
 )
