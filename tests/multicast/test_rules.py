@@ -27,8 +27,8 @@ from multicast.parts.ballots import (
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog
 from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.group_log import Advance, State
 from multicast.parts.group_log import Entry as LogEntry
-from multicast.parts.group_log import State
 from multicast.parts.paxos import Begun, Chosen
 from multicast.parts.rejoin import Highest, Rejoin, Returned
 from multicast.parts.stamps import Entry as TEntry
@@ -40,6 +40,8 @@ from multicast.protocol import MulticastProtocol, Outbox, Saved
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
+from multicast.protocols.skeen import Skeen
+from multicast.protocols.skeen import _Entry as SkeenEntry
 from multicast.protocols.white_box import NewLeaderAck, NewState, WhiteBox
 from multicast.recorder import Recorder
 from multicast.records import BatchEnd, Put, encode_record
@@ -224,9 +226,9 @@ def test_who_comes_back_joins_no_ballot_of_a_view_that_it_does_not_know() -> Non
 WINDOW_US = 1_000
 
 
-def _late(protocol: type[MulticastProtocol]) -> Any:
+def _late(protocol: type[MulticastProtocol], replicas: int = 3) -> Any:
     options = protocol.specification.options(clock="hybrid", dedup_window_us=WINDOW_US)
-    process = protocol(0, Topology.grid(2, 3), options, random.Random(1))
+    process = protocol(0, Topology.grid(2, replicas), options, random.Random(1))
     process.on_start(Saved({}), NOW, Outbox())
     return process
 
@@ -258,6 +260,25 @@ def test_of_two_copies_stamps_the_higher_one_counts_and_only_in_the_log() -> Non
     assert entry.final is None
     process._conclude(entry, Timestamp(NOW + WINDOW_US // 2, 1))
     assert entry.final == Timestamp(NOW + WINDOW_US // 2, 1)
+
+
+def test_a_group_may_have_concluded_two_copies_late_and_the_first_counts() -> None:
+    log, message, out = _late(FtSkeen).member.log, _message(0, 1), Outbox()
+    entry = log._add(LogEntry(message, Timestamp(NOW, 0), True))
+    for time in (NOW + 2 * WINDOW_US, NOW + 3 * WINDOW_US):
+        log.advance(Advance(Ballot(1, 0), entry.local, Timestamp(time, 1), True), out)
+    assert entry.final == Timestamp(NOW + 2 * WINDOW_US, 1)
+
+
+def test_what_was_delivered_before_a_later_copy_was_stamped_is_not_that_copy() -> None:
+    message, local = _message(0, 1), Timestamp(NOW, 0)
+    primcast, ft_skeen, skeen = _late(PrimCast), _late(FtSkeen), _late(Skeen, 1)
+    primcast.t.install(message, Ballot(1, 0), local.time, NOW, Outbox())
+    ft_skeen.member.log._add(LogEntry(message, local, True))
+    skeen._entries[message.id] = SkeenEntry(message, {0: local})
+    for destinations in (primcast._destinations, ft_skeen.member.log._destinations, skeen._destinations):
+        assert destinations(message.id, Timestamp(NOW - 1, 1)) is None
+        assert destinations(message.id, Timestamp(NOW + 1, 1)) == (0, 1)
 
 
 def test_what_was_delivered_or_dropped_is_not_taken_over() -> None:

@@ -191,6 +191,12 @@ def test_bulk_of_any_size_comes_through_a_small_queue_in_order(steps: list[str])
     assert link.resets == []
 
 
+def test_bulk_that_would_fit_waits_behind_bulk_that_does_not() -> None:
+    sender = Sender(bytes_max=400)
+    assert [sender.push(frame) for frame in (bytes(50), Bulk(bytes(90)), Bulk(b"x"))] == [1, 0, 0]
+    assert [len(frame) for _, frame in sender.acknowledged(1)] == [90, 1]
+
+
 def test_what_is_no_bulk_overtakes_bulk_that_waits_and_has_most_of_the_queue() -> None:
     link = Link(frames_max=6)
     link.connect()

@@ -53,6 +53,17 @@ def test_what_another_process_has_delivered_is_not_dropped_before_it_is_delivere
     assert world.delivered(0) == world.delivered(1) == [waiting]
 
 
+def test_of_a_copy_that_was_delivered_long_ago_nothing_is_left() -> None:
+    world, out = Lockstep(Topology.grid(2, 1), "skeen"), Outbox()
+    world.cut = {(1, 0)}
+    copy = world.submit(0, 0, 1)
+    world.settle()
+    member = world.protocol(0)
+    member.on_message(1, Known(copy, member._log.timestamp), world.now, out)
+    assert not member._entries and not len(member._queue)
+    assert any(key.endswith(copy) and value is None for key, value, _ in out.changes)
+
+
 def test_entries_go_once_every_destination_has_delivered() -> None:
     world = Lockstep(Topology.grid(2, 1), "skeen")
     for _ in range(20):

@@ -153,6 +153,11 @@ class BulkBackwards(Sender):
     """What waits for room leaves in the wrong order."""
 
 
+@rewrite("push", "self._waiting or not", "not")
+class SmallBulkFirst(Sender):
+    """Bulk that fits overtakes bulk that waits for room."""
+
+
 @rewrite("resume", "self.losses = 0", "pass")
 class LossesToldAgain(Sender):
     """An overflow is told at every reconnection."""
@@ -184,7 +189,7 @@ HARMLESS = (*_host(WhiteBox, HeldIsNotDurable),)
 PLANTED = (
     *_host(
         WhiteBox, MarkBeforeData, RefersToCopy, OwnWordBeforeSync, OwnWordAtOnce, OneMoreFlushed,
-        BulkBackwards, LossesToldAgain, BulkSurvivesOverflow,
+        BulkBackwards, SmallBulkFirst, LossesToldAgain, BulkSurvivesOverflow,
     ),
     *_host(
         Skeen, FirstDeliveryIsLast, PutsReferToNothing, DeliveriesReferToNothing, NothingRefers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.election import Election
+from multicast.parts.group_log import GroupLog
 from multicast.parts.group_member import GroupMember
 from multicast.parts.leadership import Leadership
 from multicast.parts.paxos import Paxos
@@ -74,6 +75,21 @@ class IdleUntilTheBatchEnds(FtSkeen):
 class TellsAnothersBegun(FtSkeen):
     """A leader that hears late what an earlier ballot began with tells that to who has lost its disk, who takes it for
     the word of somebody else: nobody comes back while it leads."""
+
+
+@rewrite("advance", "and not self.is_late(entry.message.id, command.final)", "", part=GroupLog)
+class TwoLateOnesAreABug(FtSkeen):
+    """Two leaders have concluded a late copy differently, and all members of the group stop."""
+
+
+@rewrite("_destinations", "if local <= delivered_at:", "if True:", part=GroupLog)
+class LaterCopyIsTheFirst(FtSkeen):
+    """After a restart a later copy is taken for the one that was delivered."""
+
+
+@rewrite("_destinations", "or entry.ts > delivered_at.time", "")
+class LaterCopyInTIsTheFirst(PrimCast):
+    """After a restart a later copy is taken for the one that was delivered."""
 
 
 # -- who is new, and who has lost its disk ----------------------------------------------------------------------------

@@ -57,6 +57,16 @@ class StampedAgain(Skeen):
     """A message that is settled is stamped again."""
 
 
+@rewrite("_on_known", "self._drop([known.id], out)", "pass")
+class DroppedCopyStays(Skeen):
+    """A late copy that others have delivered long ago is dropped from the queue only."""
+
+
+@rewrite("_destinations", "and entry.stamps[self.group] <= delivered_at", "")
+class LaterCopyIsTheFirst(Skeen):
+    """After a restart a later copy is taken for the one that was delivered, and goes when that is settled."""
+
+
 @rewrite("_on_known", "and known.final <= self._log.timestamp", "")
 class DroppedOnWord(Skeen):
     """What another process has delivered is dropped, though this one has not come so far."""
@@ -89,8 +99,8 @@ PLANTED = (
         Planted,
         (
             OthersStampsNotSaved, ClockForgotten, NotToldAfterRestart, NotRepeatedAfterRestart, DeliveredIsPending,
-            OwnStampNotWaitedFor, ClockOneShort, NeverToldAgain, StampedAgain, DroppedOnWord, 
-            SettledNotDeleted, SettledInOneGroup,
+            OwnStampNotWaitedFor, ClockOneShort, NeverToldAgain, StampedAgain, DroppedOnWord,
+            SettledNotDeleted, SettledInOneGroup, DroppedCopyStays, LaterCopyIsTheFirst,
         ),
     ),
     *(Planted(kind, small(coordinator="true")) for kind in COORDINATED),

@@ -102,11 +102,6 @@ class ReignsUnasked(FtSkeen):
     """A new leader does not ask for the stamps that its predecessor lacked."""
 
 
-@rewrite("on_start", "self._retries.add(message_id, now)", "pass")
-class RestartsUnasked(Skeen):
-    """Who was restarted does not ask for the stamps that it lacks."""
-
-
 @rewrite("on_tick", "return earliest(paxos_wake, log_wake, self._deadlines.wake_at)",
          "return earliest(paxos_wake, log_wake)")  # fmt: skip
 class SleepsPastItsTimers(Toto):
