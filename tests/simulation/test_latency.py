@@ -81,8 +81,8 @@ def measure(name: str, options: dict[str, str], skew: float = 0.0, plan: Plan = 
         ("quasi_genuine", {}, (7, 7, 11, 11)),
         ("skeen", {"coordinator": "true"}, (3, 3, 6, 6)),
         ("ft_skeen", {}, (6, 7, 12, None)),
-        ("ft_skeen", {"early_clock": "true"}, (6, 6, 10, None)),
-        ("fastcast", {}, (4, 5, 8, None)),
+        pytest.param("ft_skeen", {"early_clock": "true"}, (6, 6, 10, None), marks=pytest.mark.full),
+        pytest.param("fastcast", {}, (4, 5, 8, None), marks=pytest.mark.full),
         ("fastcast", {"early_clock": "true"}, (4, 4, 6, None)),
     ],
 )
