@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from client_sdk import requests
 from client_sdk.client import Client
-from client_sdk.connections import CONNECT_TIMEOUT_SECONDS
+from client_sdk.connections import CLOSED, CONNECT_TIMEOUT_SECONDS
 from client_sdk.errors import KvError
 from client_sdk.keyspace import ALL_KEYS
 from client_sdk.routing import find_urls
@@ -350,6 +350,9 @@ def open_client(target: str, timeout: float) -> Iterator[Client]:
             text = re.sub("|".join(OPTIONS), lambda name: OPTIONS[name[0]], text)
         elif error.status == 401:
             text = "who asks? --token-file FILE, or a token in KVSTORE_TOKEN, that this cluster knows"
+        elif "http://" in text and CLOSED in text:
+            text += "; if it speaks TLS, its address begins with https://"
+        text = text.replace("see `ca`", "see --ca FILE, before the command")
         raise UserError(text, OUTCOME_UNKNOWN if error.outcome == UNKNOWN else FAILED) from None
 
 

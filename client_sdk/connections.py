@@ -24,6 +24,7 @@ from kvstore.api.http1 import BodyTooLarge, Malformed, ResponseHead, ResponseRea
 
 CONNECTIONS_MAX = 8
 """To one replica."""
+CLOSED = "the connection was closed"
 CONNECT_TIMEOUT_SECONDS = 1.0
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
@@ -121,7 +122,7 @@ class _Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end(Broken(str(exc or "the connection was closed")))
+        self.end(Broken(str(exc or CLOSED)))
         self.closed.set_result(None)
 
     def data_received(self, data: bytes) -> None:

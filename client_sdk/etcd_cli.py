@@ -11,7 +11,7 @@ ROLES = "a role is told as a whole: `kvstore role put NAME --read PREFIX --write
 INSTEAD = {
     "user": TOKENS,
     "compaction": "what was overwritten is dropped by its age: limits.history_ms and limits.history_bytes_max",
-    "version": "`kvstore --version`",
+    "version": "here it is `kvstore --version`",
     "defrag": "nothing has to be defragmented",
     "alarm": "there are no alarms to disarm: writes are taken again as soon as there is room on the disk",
     "move-leader": "leaders are not moved by hand; a replica that stops leaves at once, and another one leads",
@@ -28,17 +28,19 @@ RANGES = "`kvstore scan` is for ranges: a prefix, --start, --end, --reverse, --k
 RANGES_HAVE = "keys-only count-only limit from-key order sort-by"
 PREVIOUS = "what was there before is not told: read it in the same transaction, or with `get --version`"
 
+OLD = "--version takes one that a put has printed, and shows what stood then"
+
 INSTEAD_OF_OPTIONS |= {
-    "get --rev": "--version takes one that a put has printed, and shows what stood then",
+    **dict.fromkeys(("get --rev", "scan --rev", "range --rev"), OLD),
     "watch --rev": "--from takes a version, and tells what follows it; etcd's begins with it",
     **dict.fromkeys([f"get --{name}" for name in RANGES_HAVE.split()], RANGES),
     "get --print-value-only": "a value alone is what is printed; --raw leaves out the line's end, too",
     **dict.fromkeys([f"{command} --prev-kv" for command in ("put", "del", "delete", "watch")], PREVIOUS),
-    "del --from-key": "--start KEY",
+    "del --from-key": "here it is --start KEY",
     **dict.fromkeys(("txn -i", "txn --interactive"), "one argument: JSON, a file of it, or - for standard input"),
-    **dict.fromkeys(("-w", "--write-out"), "-o json"),
-    "--command-timeout": "--timeout SECONDS, after the command",
-    "--cacert": "--ca FILE",
+    **dict.fromkeys(("-w", "--write-out"), "here it is -o json"),
+    "--command-timeout": "here it is --timeout SECONDS, after the command",
+    "--cacert": "here it is --ca FILE",
     "--user": TOKENS,
 }
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,19 @@ def test_what_is_wrong_is_told_in_the_words_of_who_typed_it(shell: Shell, monkey
     denied = Denied("Authorization: ...", status=401, field="Authorization")
     monkeypatch.setattr(Client, "get", lambda *_, **__: (_ for _ in ()).throw(denied))
     assert "--token-file FILE, or a token in KVSTORE_TOKEN" in error_of(shell.data("get", "x"))
+    monkeypatch.undo()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=_hear_and_close, args=(listening,), daemon=True).start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        told = error_of(shell("get", "x", "--cluster", address, "--timeout", "0.5"))
+        assert "its address begins with https://" in told
+
+
+def _hear_and_close(listening: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            with listening.accept()[0] as connection:
+                connection.recv(1 << 16)
 
 
 def test_leaders_may_say_what_is_no_text(shell: Shell) -> None:
