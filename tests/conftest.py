@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if alone := apart(items):
+        raise pytest.UsageError(f"a worker of its own would start Spark, say `{SPARK}`: {', '.join(alone)}")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: order(item.nodeid))
     if config.getoption("--full"):
@@ -78,6 +80,11 @@ def unit(test: str) -> str:
     if SPARK in (ROOT / path).read_text():
         return SPARK
     return test.partition("-")[0] if path.startswith(DEAR) else path
+
+
+def apart(items: Iterable[pytest.Item]) -> list[str]:
+    """The tests that have Spark's session, and whose file does not say so to `unit`."""
+    return [i.nodeid for i in items if "spark" in getattr(i, "fixturenames", ()) and unit(i.nodeid) != SPARK]
 
 
 def order(test: str) -> tuple[int, int]:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -299,6 +301,12 @@ def test_a_process_left_behind_is_noticed() -> None:
         assert process.pid in conftest.left_behind("planted")
         process.communicate(b"\n")
     assert conftest.left_behind("planted") == {}
+
+
+def test_a_test_that_would_start_spark_in_another_worker_is_noticed() -> None:
+    files = ("spark_etl/test_audit.py", "test_house.py")
+    items: list[Any] = [SimpleNamespace(nodeid=f"tests/{file}::test", fixturenames=["spark"]) for file in files]
+    assert conftest.apart(items) == ["tests/test_house.py::test"]
 
 
 # -- light installation ------------------------------------------------------------------------------------------------

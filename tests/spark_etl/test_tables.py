@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -178,7 +179,7 @@ def test_tables_that_are_not_what_was_extracted_are_refused(run: Path, tmp_path:
         assert len(rows(out, "reads")) > 0
 
 
-def test_workers_of_spark_extract_the_same(spark: object, run: Path, tmp_path: Path):
+def test_workers_of_spark_extract_the_same(spark: Any, run: Path, tmp_path: Path):
     extract(run, tmp_path / "here")
     extract(run, tmp_path / "there", spark)
     assert everything(tmp_path / "here") == everything(tmp_path / "there")
