@@ -7,6 +7,7 @@ own. What it had before the fork is the parent's, and is left as it is: the two 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import random
 import threading
@@ -393,6 +394,9 @@ class Client:
                     seen.attempts += 1
                     with self.transaction(timeout=deadline - time.monotonic()) as transaction:
                         result = function(transaction)
+                        if inspect.iscoroutine(result):
+                            result.close()
+                            raise TypeError("function: an async function is for an AsyncClient")
         return result
 
 

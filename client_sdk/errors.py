@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
 from multicast.types import ZERO, MessageId, Timestamp
@@ -36,11 +36,21 @@ class KvError(Exception):
         self.field = field
         self.message_id = message_id
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         text = super().__str__()
         if self.message_id is not None and self.outcome == UNKNOWN:
             text += f" (outcome unknown; id {uuid.UUID(bytes=self.message_id)})"
         return text
+
+
+def _restored(kind: type[KvError], told: tuple[Any, ...], facts: dict[str, Any]) -> KvError:
+    """From another process, as it was there, whatever arguments it was made of."""
+    error = kind.__new__(kind, *told)
+    error.__dict__.update(facts)
+    return error
 
 
 class InvalidRequest(KvError):

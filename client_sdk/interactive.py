@@ -69,6 +69,7 @@ class InteractiveTransaction:
 
     async def get(self, key: bytes | str) -> bytes | None:
         """The value: this transaction's own write if there is one, else what the first read of the key saw."""
+        self._check_open()
         name = as_bytes("key", key)
         if name in self._writes:
             return self._writes[name]
@@ -83,6 +84,7 @@ class InteractiveTransaction:
         """All keys that begin with `prefix`, are not less than `start` and less than `end`, with their values, in
         order; this transaction's own writes among them. What comes into the range, changes or goes before the commit
         is a Conflict. Together a transaction reads and writes at most OPERATIONS_MAX keys."""
+        self._check_open()
         bounds = Range(as_bytes("prefix", prefix), 1, b"", as_bytes("start", start), as_bytes("end", end))
         version, found = await self._pages(bounds, None)
         newest = max([entry.version for entry in found], default=version)
@@ -125,14 +127,12 @@ class InteractiveTransaction:
         self._write(key, None)
 
     def _write(self, key: bytes | str, value: bytes | None) -> None:
-        if self._done:
-            raise RuntimeError("this transaction has ended")
+        self._check_open()
         self._writes[as_bytes("key", key)] = value
 
     async def commit(self) -> None:
         """Apply all writes if nothing that was read has changed; otherwise Conflict. Called where the block ends."""
-        if self._done:
-            raise RuntimeError("this transaction has ended")
+        self._check_open()
         self._done = True
         if not self._reads and not self._writes and not self._scans:
             return
@@ -164,6 +164,10 @@ class InteractiveTransaction:
                 reads = [(entry, self._reads.get(entry.key)) for entry in found if entry.version > version]
                 changed += [Changed(entry.key, read.version if read else ZERO, entry.version) for entry, read in reads]
         return changed or [Changed(max(scan[0], scan[1]), scan[3], None) for scan in self._scans]
+
+    def _check_open(self) -> None:
+        if self._done:
+            raise RuntimeError("this transaction has ended")
 
     def _remaining(self) -> float | None:
         if self._deadline is None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
-from client_sdk import Get, InvalidRequest, Put
+from client_sdk import (
+    ZERO,
+    Changed,
+    Conflict,
+    Get,
+    InvalidRequest,
+    KvError,
+    OutcomeUnknown,
+    Put,
+    ResultsForgotten,
+    new_id,
+)
 from client_sdk.keyspace import ALL_KEYS
 from multicast.types import Timestamp
 
@@ -49,3 +61,17 @@ def test_what_makes_no_sense_is_not_sent(how: dict[str, Any], field: str) -> Non
 def test_a_write_is_neither_old_nor_new() -> None:
     with pytest.raises(InvalidRequest, match="consistency: of what only reads"):
         ALL_KEYS.txn(success=[Put("k", "v")], consistency="snapshot")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutcomeUnknown("late", code="c", status=503, field="f", message_id=new_id()),
+        Conflict([Changed(b"k", ZERO, Timestamp(16, 1)), Changed(b"l", ZERO, None)]),
+        ResultsForgotten(True, Timestamp(16, 1)),
+    ],
+)
+def test_errors_go_from_process_to_process(error: KvError) -> None:
+    """As pools of processes send them."""
+    there = pickle.loads(pickle.dumps(error))
+    assert type(there) is type(error) and str(there) == str(error) and vars(there) == vars(error)

@@ -246,6 +246,15 @@ def test_interactive_transactions_conflict(store: Client) -> None:
     store.transact(increment)
     found = store.get("n")
     assert found is not None and found.value == b"3"
+    for late in (lambda: t.get("n"), lambda: t.scan("n"), lambda: t.put("n", "4")):
+        with pytest.raises(RuntimeError, match="has ended"):
+            late()
+
+    async def elsewhere(t) -> None:
+        raise AssertionError("it does not run")
+
+    with pytest.raises(TypeError, match="is for an AsyncClient"):
+        store.transact(elsewhere)
 
 
 def test_a_namespace_is_a_store_of_its_own(store: Client) -> None:
