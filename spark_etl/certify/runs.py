@@ -299,8 +299,8 @@ class _Windows:
                 begin += batch.num_rows
                 for w in wanted:
                     if (mine := whose == w).any():
-                        part = pa.Table.from_batches([batch]).filter(pa.array(mine))
-                        self._ahead.setdefault(w, []).append(part)
+                        part = pa.Table.from_batches([batch])
+                        self._ahead.setdefault(w, []).append(part if mine.all() else part.filter(pa.array(mine)))
         parts = self._ahead.pop(window, [])
         return pa.concat_tables(parts, promote_options="default") if parts else None
 
