@@ -79,6 +79,8 @@ def fetch(
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+    except urllib.error.URLError as error:  # it says <urlopen error ...> of what it wraps
+        raise error.reason if isinstance(error.reason, OSError) else error from None
 
 
 @cache

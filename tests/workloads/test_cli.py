@@ -295,7 +295,7 @@ def test_what_etcdctl_calls_otherwise_is_known(shell: Shell, tmp_path: Path) -> 
     assert shell.data("endpoint", "health").out == f"{url} is ready\n"
     assert json.loads(shell.data("endpoint", "status", "-o", "json").out)[0]["url"] == url
     nobody = shell("endpoint", "health", "--cluster", "127.0.0.1:1")
-    assert "no replica says what its cluster is" in error_of(nobody)
+    assert "no replica says what its cluster is: http://127.0.0.1:1: [Errno 111] Connection refused" in error_of(nobody)
     assert shell.data("snapshot", "save", str(tmp_path / "saved")).status == 0
     assert json.loads(shell("snapshot", "status", str(tmp_path / "saved"), "-o", "json").out)["shards"] == 1
     shell.data("put", "e/1", "v")
