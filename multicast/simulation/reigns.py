@@ -125,10 +125,11 @@ class PrimCastReigns(Reigns):
         if self._looked.get(node.pid) != looks:
             self._looked[node.pid] = looks
             for entry in protocol.entries.values():
-                position, at = self._delivered.get((entry.group, entry.id), (0, ZERO))
-                if entry.epoch is None or entry.position or not 0 < position <= protocol.log.position:
+                if entry.epoch is None or entry.position:
                     continue
-                if entry.ts <= at.time:
+                position, at = self._delivered.get((entry.group, entry.id), (0, ZERO))
+                was_delivered = 0 < position <= protocol.log.position and entry.ts <= at.time
+                if was_delivered or protocol._delivered_as(entry.id, entry.ts):
                     self.wrong(node, f"has {entry.id.hex()} in T again, which it has delivered")
         view = leadership.joined.view
         if view and protocol.election.state == "leader" and self._judged.get(node.pid) != leadership.joined:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multicast.protocols.primcast import PrimCast
-from tests.planted import Planted, planted_in
+from tests.planted import Planted, planted_in, small
 from tests.planted.rewriting import rewrite
 
 
@@ -302,4 +302,5 @@ class OnePlaceShort(PrimCast):
 
 
 HARMLESS = (Planted(DeliversAfterPromise),)
-PLANTED = planted_in(__name__, HARMLESS)
+WINDOW = Planted(ForgottenTakenUp, small(clock="hybrid", dedup_window_us="100000"))
+PLANTED = (*planted_in(__name__, (*HARMLESS, WINDOW)), WINDOW)
