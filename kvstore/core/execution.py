@@ -191,10 +191,12 @@ class Execution:
         return OperationResult(length=len(value))
 
     def _change(self, key: bytes, value: bytes, row: KeyValue | None) -> None:
-        """The key stays attached to the lease that it has."""
+        """The key stays attached to the lease that it has; to none, if it was not there."""
         self.writes[key] = value
         if row is not None and row.lease:
             self.leases[key] = row.lease
+        else:
+            self.leases.pop(key, None)
 
     def _range(self, operation: Range) -> OperationResult:
         if operation.count_only:

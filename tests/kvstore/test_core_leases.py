@@ -12,8 +12,10 @@ from kvstore.api.model import (
     Add,
     Append,
     Delete,
+    DeleteRange,
     Get,
     LeasedPut,
+    Max,
     Move,
     Put,
     Revoke,
@@ -78,6 +80,17 @@ def test_what_is_attached_goes_with_the_lease_and_nothing_else() -> None:
     bench.deliver(leases.revoke(row, mine))
     assert bench.store.get(lease_key(mine)) is None and bench.store.attached(mine) == []
     assert [bench.store.get(key(0, number)) is None for number in range(4)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("again", [Add(key(0, 1), 5), Append(key(0, 1), b"!"), Max(key(0, 1), 7)])
+def test_what_is_deleted_and_written_again_in_one_transaction_is_attached_no_more(again: Add | Append | Max) -> None:
+    bench = Bench()
+    mine = granted(bench)
+    put = LeasedPut(key(0, 1), b"1", mine)
+    bench.deliver(Transaction(success=(put, Delete(key(0, 1)), again)))
+    bench.deliver(Transaction(success=(put, DeleteRange(b"", key(0, 1), key(0, 1) + b"\0"), again)))
+    row = bench.store.get(key(0, 1))
+    assert row is not None and row.lease == NO_LEASE and bench.store.attached(mine) == []
 
 
 def test_a_renewal_that_was_ordered_first_wins() -> None:

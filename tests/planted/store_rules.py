@@ -167,6 +167,11 @@ class DetachedByAnAppend(Execution):
     """Appending and adding detach a key from its lease."""
 
 
+@rewrite("_change", "self.leases.pop(key, None)", "pass")
+class AttachedAgain(Execution):
+    """What is put with a lease, deleted, and added to, all in one transaction, is attached."""
+
+
 @rewrite("_put", "if before[2] != after[2]:", "if after[2]:")
 class AttachedForGood(Store):
     """Which keys are attached to a lease is never noted off."""
@@ -231,7 +236,7 @@ PLANTED_IN_STORE = (
     *_core(RANGES, RangeOfSomeShards),
     *_core(MOVING, AnotherMoveGoesOn, CreatedByTheLastWrite, DecisionsToldEarly),
     *_core(LEASES_MOVE, LeaseLeftBehind),
-    *_core(LEASES, NineTenths, RevokedAtHome, DetachedByAnAppend),
+    *_core(LEASES, NineTenths, RevokedAtHome, DetachedByAnAppend, AttachedAgain),
     Planted("AttachedForGood", "", store=AttachedForGood, settings=LEASES),
     *_core(RULED, ComparisonsOfAll, OneNeedIsEnough),
     *_core(WATCHED, OlderThanTheBuffer, BeginnersWaitForNews, AnsweredBeforeItsVersion, CompactedNotTold),
