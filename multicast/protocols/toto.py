@@ -315,7 +315,7 @@ class Toto(MulticastProtocol):
         for cast in copies.casts:
             self._take(cast, out)
         if authors and not self.record.stopped:
-            self._ask_for_gaps([sender], authors, now, out)
+            self._ask_for_gaps(authors, now, out)
 
     def _on_alive(self, sender: ProcessId, alive: Alive, now: int, out: Outbox) -> None:
         if alive.view == self.record.number:
@@ -453,18 +453,16 @@ class Toto(MulticastProtocol):
         if casts:
             out.send_durable((sender,), Copies(self.record.number, casts))
 
-    def _ask_for_gaps(
-        self, holders: list[ProcessId] | None, authors: Collection[ProcessId], now: int, out: Outbox
-    ) -> None:
-        """Ask for casts of these authors that did not arrive: those who hold them, one after the other."""
+    def _ask_for_gaps(self, authors: Collection[ProcessId], now: int, out: Outbox) -> None:
+        """Ask for casts of these authors that did not arrive: those who hold them, one after the other. Who has given
+        some may lack the rest itself."""
         view = self.view
         asks: dict[ProcessId, list[Span]] = {}
         for author, first, last in view.gaps():
             if author not in authors:
                 continue
             span = (author, first, min(last, first + _SPAN_MAX))
-            known = [p for p in view.holders(span) if holders is None or p in holders]
-            if known:
+            if known := view.holders(span):
                 self._ask_turn += 1
                 asks.setdefault(known[self._ask_turn % len(known)], []).append(span)
         for holder, spans in asks.items():
@@ -489,7 +487,7 @@ class Toto(MulticastProtocol):
             if self._is_pending() or self._mine or gaps:
                 self._tell(view.others, True, out)
             if gaps and gaps == self._gaps:
-                self._ask_for_gaps(None, view.index, now, out)
+                self._ask_for_gaps(view.index, now, out)
         self._gaps = gaps
         if self._needs_state():
             self._ask_for_state(out)

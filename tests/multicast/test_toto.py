@@ -9,7 +9,7 @@ import pytest
 
 from multicast.parts.causal import RULES
 from multicast.protocol import Application, Handler, Outbox, PeerError
-from multicast.protocols.toto import Alive, Ask, StateAsk, Toto, TotoOptions
+from multicast.protocols.toto import Alive, Ask, Copies, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
@@ -210,6 +210,24 @@ def test_who_lacks_much_has_one_question_to_each_holder_under_way() -> None:
     assert sorted(one.delivered(5)) == sorted(ids)
     lacked = sum(one.protocol(0).view.held)
     assert sum(one.protocol(p).asked for p in range(5)) < 2 * lacked, lacked
+
+
+def test_what_an_answer_lacks_is_asked_of_somebody_else_at_once() -> None:
+    """5 lacks three casts of 3, and asks 0, who has no more than two of them; 1, 2 and 4 have all."""
+    one, out = Lockstep(Topology.grid(2, 3), CountsQuestions), Outbox()
+    one.advance(SECOND)
+    one.cut = {(3, 5)}
+    for lost in range(3):
+        one.cut |= {(3, 0)} if lost == 2 else set()
+        one.submit(3, 1)
+        one.settle()
+    casts = list(one.protocol(1).view.copies((3, 1, 3)))
+    assert len(casts) == 3 and one.protocol(5).view.held[3] == 0 and one.protocol(0).view.held[3] == 2
+    one.protocol(5)._ask(0, [(3, 1, 3)], one.now, out)
+    one.protocol(5).on_message(0, Copies(casts[0].view, casts[:2]), one.now, out)
+    first, second = [(to, sent.spans) for to, sent, _ in out.sends if isinstance(sent, Ask)]
+    assert first == ((0,), [(3, 1, 3)])
+    assert second[0] in ((1,), (2,), (4,)) and second[1] == [(3, 3, 3)]
 
 
 def test_who_is_complete_takes_no_state() -> None:

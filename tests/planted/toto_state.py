@@ -32,6 +32,11 @@ class FlushedBeforeSync(Toto):
     """A member says that it has stopped before that is on disk."""
 
 
+@rewrite("_on_copies", "if authors and not self.record.stopped:", "if False:")
+class RestNotAsked(Toto):
+    """What an answer lacks is not asked for until it is missed again."""
+
+
 @rewrite("_on_flush", "self._save_view(out)", "pass")
 class StopNotSaved(Toto):
     """That a member has stopped is only in memory."""
