@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -130,6 +131,32 @@ def left_behind(mark: str) -> dict[int, str]:
         except OSError:
             continue  # it ended meanwhile, or is not ours to read
     return found
+
+
+class ProcessCount:
+    """How many processes this one has started with `subprocess`; once made, it cannot be taken away (PEP 578)."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        sys.addaudithook(self)
+
+    def __call__(self, event: str, _: tuple[object, ...]) -> None:
+        self.value += event == "subprocess.Popen"
+
+
+@pytest.fixture(scope="session")
+def process_count() -> ProcessCount:
+    return ProcessCount()
+
+
+@pytest.fixture(autouse=True)
+def who_starts_a_process_waits_for_it(process_count: ProcessCount) -> Iterator[None]:
+    """A process that nobody has waited for is told when its object goes: here, in the test that started it. One in a
+    cycle, as a traceback makes them, goes when Python looks for such; that failed whichever test was next."""
+    before = process_count.value
+    yield
+    if process_count.value > before:
+        gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

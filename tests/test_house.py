@@ -303,6 +303,31 @@ def test_a_process_left_behind_is_noticed() -> None:
     assert conftest.left_behind("planted") == {}
 
 
+NOT_WAITED_FOR = """
+import subprocess, sys
+from tests.conftest import process_count, who_starts_a_process_waits_for_it
+
+def test_leaves_a_process():
+    cycle = [subprocess.Popen([sys.executable, "-c", "pass"])]
+    cycle.append(cycle)
+
+def test_of_something_else():
+    pass
+"""
+
+
+def test_who_does_not_wait_for_a_process_is_named_and_not_the_next_test(tmp_path: Path) -> None:
+    path = tmp_path / "test_planted.py"
+    path.write_text(NOT_WAITED_FOR)
+    ran = run("-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), str(path))
+    ends = [line.split(" - ")[0] for line in ran.stdout.splitlines() if line.startswith(("PASSED", "ERROR", "FAILED"))]
+    tests = [f"{kind} {line.rpartition('::')[2]}" for line in ends for kind in [line.split()[0]]]
+    assert sorted(tests) == [
+        "ERROR test_leaves_a_process", "PASSED test_leaves_a_process", "PASSED test_of_something_else",
+    ], ran.stdout  # fmt: skip
+    assert "is still running" in ran.stdout
+
+
 def test_a_test_that_would_start_spark_in_another_worker_is_noticed() -> None:
     files = ("spark_etl/test_audit.py", "test_house.py")
     items: list[Any] = [SimpleNamespace(nodeid=f"tests/{file}::test", fixturenames=["spark"]) for file in files]
