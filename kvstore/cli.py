@@ -188,17 +188,27 @@ def archive_prune(
 # -- backups ----------------------------------------------------------------------------------------------------------
 
 
+AtOption = Annotated[
+    str,
+    typer.Option(metavar="VERSION", help="As it was when that was written, as long as the history knows it: see"
+                 " limits.history_ms."),
+]  # fmt: skip
+
+
 @app.command("backup")
 def backup_command(
     source: Annotated[str, typer.Argument(metavar="DIR|ADDRESS|verify", help="A cluster's directory, or a replica.")],
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="The directory to make, or to verify.")],
+    at: AtOption = "",
     output: OutputOption = Output.text,
 ) -> None:
     """Back up a running cluster, all of it at one point of its order; or read a backup and say whether it is whole."""
     from kvstore.backup.files import verify
     from kvstore.backup.take import take
 
-    done = verify(target, remark) if source == "verify" else take(source, target, remark)
+    if source == "verify" and at:
+        raise typer.BadParameter("of a backup that is taken; all of this one is of one version", param_hint="--at")
+    done = verify(target, remark) if source == "verify" else take(source, target, remark, at)
     rows, shards = sum(shard.rows for shard in done.shards), len(done.shards)
     result = {"rows": rows, "shards": shards, "cluster_id": done.cluster_id, "version": done.version}
     whose = f"of {shards} shard(s) of cluster {done.cluster_id} at version {done.version}"
@@ -213,10 +223,11 @@ app.add_typer(snapshot_app, name="snapshot", hidden=True)
 def snapshot_save(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="The directory to make.")],
     cluster: Target,
+    at: AtOption = "",
     output: OutputOption = Output.text,
 ) -> None:
     """As `kvstore backup`."""
-    backup_command(cluster, target, output)
+    backup_command(cluster, target, at, output)
 
 
 @snapshot_app.command("status")
@@ -225,7 +236,7 @@ def snapshot_status(
     output: OutputOption = Output.text,
 ) -> None:
     """As `kvstore backup verify`."""
-    backup_command("verify", target, output)
+    backup_command("verify", target, "", output)
 
 
 @snapshot_app.command("restore")

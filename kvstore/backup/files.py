@@ -43,7 +43,7 @@ class BackupError(Exception):
 
 
 class ShardManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """position: of the cut among the shard's deliveries. digest: of all its rows (`Store.state_digest`), checksum: of
+    """position: of the cut among the shard's deliveries. digest: of all these rows (`Store.state_digest`), checksum: of
     the file (BLAKE2b), both hexadecimal."""
 
     id: GroupId
@@ -60,7 +60,8 @@ class ShardManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """version: of the cut, a transaction; timestamp: of the delivery with it. Both as text. checksum: of the rest."""
+    """version: at which the rows stood, that of the cut or an earlier one; timestamp: of the cut's delivery. Both as
+    text. checksum: of the rest."""
 
     format: int
     cluster_id: str
@@ -108,14 +109,16 @@ class RowWriter:
         self.bytes += len(frame)
 
     def finish(self, position: int, digest: bytes) -> ShardManifest:
-        """All are there, and durable on return. BackupError if they are not those of this digest."""
+        """All are there, and durable on return. BackupError if they are not those of this digest; empty: nobody knows
+        it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.close()
-        if self._digest & _DIGEST_MASK != int.from_bytes(digest, "big"):
+        found = (self._digest & _DIGEST_MASK).to_bytes(16, "big")
+        if digest not in (found, b""):
             raise BackupError(f"shard {self.shard}: what was fetched is not what the replica's digest says")
         return ShardManifest(
-            id=self.shard, position=position, digest=digest.hex(), rows=self.rows, bytes=self.bytes,
+            id=self.shard, position=position, digest=found.hex(), rows=self.rows, bytes=self.bytes,
             checksum=self._sum.hexdigest(),
         )  # fmt: skip
 

@@ -5,6 +5,9 @@ as they were then (`kvstore.storage.cut`). They are fetched portion by portion, 
 waits for long, from a replica that does not lead if one answers. All replicas of a shard keep the same rows, so
 another one goes on where one has failed. Where none has them any more all of it begins anew, with another cut.
 
+The rows may also be those of an earlier version, as far as the replicas' history knows: who keeps a cut has that, too.
+By the cut all up to the version is complete everywhere, and the new cluster's time begins above it.
+
 What slots have moved each shard tells as of the cut, too. Of the others any replica knows where they are, as of a
 time before the cut.
 
@@ -48,17 +51,21 @@ class _Gone(Exception):
     """No replica of a shard has its rows any more; the text says of which, and what they said."""
 
 
-def take(source: str, target: Path, progress: Callable[[str], None]) -> Manifest:
-    """Of the cluster whose directory, or one of whose replicas' address, `source` is. BackupError if it cannot be
-    done; then nothing is left behind. ConfigError."""
+def take(source: str, target: Path, progress: Callable[[str], None], at: str = "") -> Manifest:
+    """Of the cluster whose directory, or one of whose replicas' address, `source` is. at: a version; empty: now.
+    BackupError if it cannot be done; then nothing is left behind. ConfigError."""
     if target.exists():
         raise BackupError(f"{target} exists already; nothing was changed")
+    try:
+        version = Timestamp.parse(at) if at else None
+    except ValueError as error:
+        raise BackupError(str(error)) from None
     urls = urls_of(source)
     beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     for attempt in range(1, TRIES + 1):
         try:
             beside.mkdir(parents=True)
-            _take_once(urls, beside, progress)
+            _take_once(urls, beside, progress, version)
             manifest = verify(beside, progress)
             os.rename(beside, target)
             return manifest
@@ -71,14 +78,16 @@ def take(source: str, target: Path, progress: Callable[[str], None]) -> Manifest
     raise AssertionError("it returns or raises")
 
 
-def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None]) -> None:
+def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None], at: Timestamp | None) -> None:
     known = described(urls)
     every = [replica.url for shard in known.shards for replica in shard.replicas]
     version = _cut(every)
+    if at is not None and at > Timestamp.parse(version):
+        raise BackupError(f"nothing has been written at {at} yet; the cluster is at {version}")
     progress(f"cut at {version}")
     leaders = described(every)
     with contextlib.ExitStack() as opened:
-        fetches = [_Fetch(shard, version, directory, opened) for shard in leaders.shards]
+        fetches = [_Fetch(shard, version, at, directory, opened) for shard in leaders.shards]
         said = began = time.monotonic()
         while left := [one for one in fetches if not one.done]:
             for one in left:
@@ -97,8 +106,9 @@ def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None]
         add_places(places, one.places)
     shard_map = ShardMap.from_json(known.shard_map).after(places)
     manifest = Manifest(
-        format=FORMAT, cluster_id=known.cluster_id, protocol=known.protocol, version=version, shards=shards,
+        format=FORMAT, cluster_id=known.cluster_id, protocol=known.protocol, version=str(at or version),
         timestamp=str(timestamps.pop()), dedup_window_ms=known.dedup_window_ms, shard_map=shard_map.to_json(),
+        shards=shards,
     )  # fmt: skip
     write_manifest(directory, manifest)
 
@@ -124,11 +134,15 @@ def _cut(urls: list[str]) -> str:
 class _Fetch:
     """The rows of one shard. done: all are there."""
 
-    def __init__(self, shard: ShardJson, version: str, directory: Path, opened: contextlib.ExitStack):
+    def __init__(
+        self, shard: ShardJson, version: str, at: Timestamp | None, directory: Path, opened: contextlib.ExitStack
+    ):
         self.writer = RowWriter(directory, shard.id)
         opened.callback(self.writer.close)
         self.done = False
         self._version = version
+        self._query = "" if at is None else f"&at={at}"
+        self._compacted: dict[str, str] = {}
         self._urls = [r.url for r in sorted(shard.replicas, key=lambda r: r.id == shard.leader)]
         self._after = b""
         self._first: CutRows | None = None
@@ -145,17 +159,22 @@ class _Fetch:
         return decode_places(self._first.places) if self._first and self._first.places else []
 
     def next(self) -> None:
-        """One portion, or one failure. _Gone."""
+        """One portion, or one failure. _Gone. BackupError if no replica that answers knows the version any more."""
         url = self._urls[0]
         try:
-            path = f"{url}/v1/backups/{self._version}?after={self._after.hex()}"
+            path = f"{url}/v1/backups/{self._version}?after={self._after.hex()}{self._query}"
             status, body = fetch(path, FETCH_SECONDS)
             if status == 200:
                 return self._take(decode_cut_rows(body))
+            if status == 410:
+                self._compacted[url] = str(msgspec.json.decode(body)["detail"])
             why = f"{url}: {body.decode(errors='replace')[:300]}"
         except (OSError, msgspec.DecodeError) as error:
             why = f"{url}: {error}"
-        if time.monotonic() > self._lacks_since + LACK_SECONDS:
+        late = time.monotonic() > self._lacks_since + LACK_SECONDS
+        if self._compacted and (late or len(self._compacted) == len(self._urls)):
+            raise BackupError(f"compacted: shard {self.writer.shard}: {min(self._compacted.values())}")
+        if late:
             raise _Gone(f"no replica of shard {self.writer.shard} has its rows ({why})")
         self._urls.append(self._urls.pop(0))
         time.sleep(PAUSE_SECONDS)

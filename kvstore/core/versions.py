@@ -193,7 +193,7 @@ class Versions:
                 self._end(asked)
                 self._unread.append((asked.token, asked.request))
             else:
-                self._finish(asked, _compacted(asked.version, min(known)), out)
+                self._finish(asked, compacted(asked.version, min(known)), out)
             return
         del asked.missing[index, message.shard]
         asked.found.append([(index, message.result)])
@@ -333,6 +333,7 @@ class Versions:
         return min(wakes, default=None)
 
 
-def _compacted(version: Timestamp, oldest: Timestamp) -> Refused:
+def compacted(version: Timestamp, oldest: Timestamp) -> Refused:
+    """oldest: of which everything is known."""
     text = f"what stood at {version} is no longer known; the oldest version of which everything is known is {oldest}"
     return Refused("compacted", text, False, "not_applied")

@@ -45,6 +45,7 @@ from kvstore.config import ConfigError, LogSettings, ReplicaConfig
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.rights import DENIED
+from kvstore.core.versions import compacted
 from kvstore.http import errors, request
 from kvstore.http.access import AccessControl
 from kvstore.http.admin import ROLES, TOKENS, Admin
@@ -59,8 +60,8 @@ from kvstore.http.watching import Watching
 from kvstore.limits import Limits
 from kvstore.members import TooFew, Unfit, decode_wanted
 from kvstore.storage.backend import ViewGone
-from kvstore.storage.cut import CutRows, encode_cut_rows
-from multicast.types import ZERO
+from kvstore.storage.cut import Compacted, CutRows, encode_cut_rows
+from multicast.types import ZERO, Timestamp
 
 KV = "/v1/kv/"
 TXN = "/v1/txn/"
@@ -312,7 +313,7 @@ class HttpApi:
         elif answer.outcome == NOT_APPLIED:
             told = answers.Outcome(call.text_id, NOT_APPLIED, code=answer.code, detail=answer.message)
         else:
-            raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
+            raise errors.refused(answer)
         call.answer(Response(200, call.form.header, call.form.encode(told)))
 
     # -- backups ------------------------------------------------------------------------------------------------------
@@ -328,19 +329,21 @@ class HttpApi:
 
     def _cut_rows(self, call: Call) -> None:
         """Read in a thread: pages may have to come from the disk."""
-        version, after = request.cut_of(call.path, call.query, BACKUPS)
+        version, after, at = request.cut_of(call.path, call.query, BACKUPS)
         cut = self.node.cut(version)
         if cut is None:
             raise Problem(404, "not_found", "this replica keeps no rows for this backup, or no longer")
         self._open(call)
-        work = asyncio.get_running_loop().run_in_executor(None, cut.read, after)
-        work.add_done_callback(lambda _: call.step(self._did_read, work))
+        work = asyncio.get_running_loop().run_in_executor(None, cut.read, after, at)
+        work.add_done_callback(lambda _: call.step(self._did_read, at, work))
 
-    def _did_read(self, call: Call, work: asyncio.Future[CutRows]) -> None:
+    def _did_read(self, call: Call, at: Timestamp | None, work: asyncio.Future[CutRows]) -> None:
         try:
             rows = work.result()
         except ViewGone:
             raise Problem(404, "not_found", "this replica keeps the rows for this backup no longer") from None
+        except Compacted as gone:
+            raise errors.refused(compacted(at or gone.oldest, gone.oldest)) from None
         call.answer(Response(200, OCTETS, encode_cut_rows(rows)))
 
     # -- replicas that are replaced -----------------------------------------------------------------------------------
@@ -409,7 +412,7 @@ class HttpApi:
 
     def _executed(self, call: Call, render: Render, answer: Answered | Refused) -> None:
         if isinstance(answer, Refused):
-            raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
+            raise errors.refused(answer)
         failure = answer.result.failure
         if failure:
             code, status = ("forbidden", 403) if failure.startswith(DENIED) else ("failed", 422)

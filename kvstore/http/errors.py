@@ -7,6 +7,7 @@ from http import HTTPStatus
 import msgspec
 
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN, ProblemJson, encode_problem
+from kvstore.core.messages import Refused
 from kvstore.http.answers import Response
 
 RETRY_AFTER_SECONDS = "1"
@@ -109,6 +110,7 @@ def internal() -> Problem:
     return Problem(500, "internal", "an error of this server; its log has more", outcome=UNKNOWN)
 
 
-def refused(code: str, detail: str, retryable: bool, outcome: str) -> Problem:
+def refused(by: Refused) -> Problem:
     """A replica's refusal."""
-    return Problem(STATUS_OF_REFUSAL.get(code, 400), code, detail, retryable=retryable, outcome=outcome)
+    status = STATUS_OF_REFUSAL.get(by.code, 400)
+    return Problem(status, by.code, by.message, retryable=by.retryable, outcome=by.outcome)

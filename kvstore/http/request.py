@@ -72,16 +72,16 @@ def key_of(path: str, query: str, prefix: str) -> bytes:
     return key
 
 
-def version_of(parameters: Mapping[str, bytes]) -> Timestamp | None:
+def version_of(parameters: Mapping[str, bytes], name: str = "version") -> Timestamp | None:
     """The version at which is to be read."""
-    text = parameters.get("version")
+    text = parameters.get(name)
     if text is None:
         return None
     told = text.decode("latin-1")
     try:
         return Timestamp.parse(told)
     except ValueError:
-        raise invalid("query.version", f"a version, as ETags and answers have it, not {told[:40]!r}") from None
+        raise invalid(f"query.{name}", f"a version, as ETags and answers have it, not {told[:40]!r}") from None
 
 
 FRESHNESS = ("consistency", "max_age_ms")
@@ -200,15 +200,18 @@ def query_of(query: str, known: tuple[str, ...]) -> dict[str, bytes]:
     return parameters
 
 
-def cut_of(path: str, query: str, prefix: str) -> tuple[Timestamp, bytes]:
-    """The version of a backup in a raw path, after `prefix`, and the key after which its rows are asked for."""
-    name, _, value = query.partition("=")
-    if query and name != "after":
-        raise invalid(name[:40], "known is after")
+def cut_of(path: str, query: str, prefix: str) -> tuple[Timestamp, bytes, Timestamp | None]:
+    """The version of a cut in a raw path, after `prefix`, the key after which its rows are asked for, and at which
+    version; None: at the cut."""
+    parameters = query_of(query, ("after", "at"))
+    at = version_of(parameters, "at")
     try:
-        return Timestamp.parse(path[len(prefix) :]), bytes.fromhex(value)
+        version, after = Timestamp.parse(path[len(prefix) :]), bytes.fromhex(parameters.get("after", b"").decode())
     except ValueError as error:
         raise invalid("version or after", str(error)) from None
+    if at is not None and at > version:
+        raise invalid("query.at", f"the cut, {version}, is before that version")
+    return version, after, at
 
 
 def scan_of(query: str) -> tuple[Range, Timestamp | None, tuple[Consistency, int]]:

@@ -75,7 +75,7 @@ class _Watch:
 
     def _begin(self, call: Call, answer: Answered | Followed | Refused) -> None:
         if isinstance(answer, Refused):
-            raise errors.refused(answer.code, answer.message, answer.retryable, answer.outcome)
+            raise errors.refused(answer)
         self._go_on(answer)
         call.answer(Response(200, EVENTS, streams=True))
 

@@ -73,7 +73,7 @@ def check(
         "watches": differing_watches,
         STRICTNESS: strict_serializability(logs, history, unordered.owner),
         "conservation": conservation(history),
-        "cuts": backups.check(logs, cluster.kept, moved, list(cluster.topology.groups)),
+        "cuts": backups.check(logs, cluster.kept, moved, list(cluster.topology.groups), cluster.keeps_history),
         "memory": memory,
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]

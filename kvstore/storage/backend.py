@@ -79,7 +79,7 @@ class View(Protocol):
 
     def get(self, table: str, key: bytes) -> bytes | None: ...
 
-    def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         """As `Backend.scan`."""
 
     def count(self, table: str) -> int:

@@ -12,6 +12,11 @@ active layer of the write buffer over the frozen one over the backend. A view of
 layer is never written; the active one is copied. A commit that ends before the view is made leaves the rows of the
 frozen layer in both, which changes nothing. So neither the disk nor anybody else is waited for.
 
+A view holds what was overwritten before the cut, too (`kvstore.storage.history`), and so do the layers. So who has the
+rows of a cut has those of each version before it that the history knew when the cut was made, for as long as it reads
+them: the same ones at every replica, since they are those of a version. What a replica's history had let go by then it
+refuses (`Compacted`), and another one may know.
+
 What is kept is in memory, and goes when nobody has read it for a while (`Cuts.sweep`), or with the process: then a
 backup begins anew, with another cut.
 """
@@ -19,13 +24,16 @@ backup begins anew, with another cut.
 from __future__ import annotations
 
 import heapq
+import threading
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
 
 import msgspec
 
-from kvstore.storage.backend import DATA, View
+from kvstore.storage.backend import DATA, META, View
+from kvstore.storage.history import FLOOR, LOOKED_MAX, Past
+from kvstore.storage.layers import Layer
 from multicast.snapshot import portion
 from multicast.types import Timestamp
 
@@ -38,7 +46,8 @@ PORTION_BYTES = 1024 * 1024
 class CutRows(msgspec.Struct, array_like=True):
     """Some rows of a cut, in the order of their keys: key -> row (`kvstore.core.rows`). next: the key after which
     more follow; empty: these are the last. position, timestamp: of the delivery that is the last one in it; digest: of
-    all rows (`Store.state_digest`). places: which slots the shard had given and taken by then (`encode_places`)."""
+    all rows (`Store.state_digest`); empty for those of an earlier version. places: which slots the shard had given and
+    taken by then (`encode_places`)."""
 
     position: int
     timestamp: Timestamp
@@ -52,21 +61,35 @@ encode_cut_rows = msgspec.msgpack.Encoder().encode
 decode_cut_rows = msgspec.msgpack.Decoder(CutRows).decode
 
 
+class Compacted(Exception):
+    """What is asked for is known no more. oldest: the first version of which everything is."""
+
+    def __init__(self, oldest: Timestamp):
+        super().__init__(str(oldest))
+        self.oldest = oldest
+
+
 class Cut:
-    """Of a store. layers: what lies over the view, the newest last; an empty row is a deletion."""
+    """Of a store. floor: see `kvstore.storage.history`. layers: what lies over the view, the newest first; an empty row
+    is a deletion."""
 
     def __init__(
-        self, position: int, timestamp: Timestamp, digest: bytes, places: bytes, view: View,
-        layers: Iterable[Mapping[bytes, bytes]],
+        self, position: int, timestamp: Timestamp, digest: bytes, places: bytes, floor: Timestamp, view: View,
+        layers: Sequence[Layer],
     ):  # fmt: skip
         self.position = position
         self.timestamp = timestamp
         self.digest = digest
         self.places = places
+        self._floor = floor
         self._view = view
-        self._over: dict[bytes, bytes] = {}
-        for layer in layers:
-            self._over.update(layer)
+        self._layers = [layer.copy() for layer in layers]
+        self._sorting = threading.Lock()
+        """Who asks again may do so while the first answer is still made; a layer sorts its keys when they are read."""
+
+    @cached_property
+    def _over(self) -> dict[bytes, bytes]:
+        return {key: row for layer in reversed(self._layers) for key, row in layer.data.items()}
 
     @cached_property
     def _keys(self) -> list[bytes]:
@@ -84,8 +107,19 @@ class Cut:
         finally:
             committed.close()
 
-    def read(self, after: bytes) -> CutRows:
-        """A portion of them."""
+    def rows_at(self, version: Timestamp, after: bytes, looked_max: int = LOOKED_MAX) -> Iterator[tuple[bytes, bytes]]:
+        """As `rows`, as they were at this version, which is not after the cut. Compacted."""
+        oldest = max(self._floor, Timestamp.decode(self._view.get(META, FLOOR) or self._floor.encode()))
+        if version < oldest:
+            raise Compacted(oldest)
+        return Past(self._view, self._layers, version, looked_max).rows(after + b"\0")
+
+    def read(self, after: bytes, at: Timestamp | None = None) -> CutRows:
+        """A portion of them. at: None: of `rows`."""
+        if at is not None:
+            with self._sorting:
+                found, more = portion(self.rows_at(at, after), PORTION_BYTES)
+            return CutRows(self.position, self.timestamp, b"", found, more, self.places)
         rows = self.rows(after)
         try:
             found, more = portion(rows, PORTION_BYTES)

@@ -33,7 +33,7 @@ import msgspec
 from kvstore.api.model import KEY_BYTES_MAX, KeyValue, between
 from kvstore.core.rows import decode_row, version_bytes
 from kvstore.core.state import Changed
-from kvstore.storage.backend import CHANGES, DATA, META, PAST, Backend, Tables
+from kvstore.storage.backend import CHANGES, DATA, META, PAST, Backend, Tables, View
 from multicast.types import Timestamp
 
 FLOOR, NOTED, USED = b"floor", b"noted", b"past-bytes"
@@ -167,9 +167,9 @@ class Written(Protocol):
 class Past:
     """The state at `version`, which must be complete here and not below the floor whenever this is read.
 
-    layers: the newest first. looked_max: see LOOKED_MAX."""
+    layers: over the backend, or a view of one; the newest first. looked_max: see LOOKED_MAX."""
 
-    def __init__(self, backend: Backend, layers: Sequence[Written], version: Timestamp, looked_max: int):
+    def __init__(self, backend: Backend | View, layers: Sequence[Written], version: Timestamp, looked_max: int):
         self._looked_max = looked_max
         self._backend = backend
         self._layers = layers
@@ -195,6 +195,18 @@ class Past:
         if last is None:
             return found, None
         return found, (first, last) if reverse else (last + b"\0", end)
+
+    def rows(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All that stood under keys from this one on, rising, as it is stored. Nothing is open between two of them."""
+        last: bytes | None = first
+        while last is not None:
+            kept, last_kept = self._kept(first, b"", reverse=False)
+            keys, last = self._keys(first, b"", False, kept, last_kept)
+            for key in keys:
+                row = self._row(key, kept)
+                if row:
+                    yield key, row
+            first = (last or b"") + b"\0"
 
     def _row(self, key: bytes, kept: Mapping[bytes, bytes] | None) -> bytes:
         """Empty if there was none. kept: what PAST has of keys around this one; None: nobody has looked."""

@@ -55,6 +55,14 @@ class Layer:
         self.notes: dict[bytes, bytes | None] = {}
         self.bytes = 0
 
+    def copy(self) -> Layer:
+        """What was written here so far, for another thread. What is overwritten later is overwritten at a later
+        version, so the lists of `past` are the same ones."""
+        copied = Layer()
+        copied.data.update(self.data)
+        copied.since, copied.past = dict(self.since), dict(self.past)
+        return copied
+
     def rows(self, start: bytes, rank: int, reverse: bool) -> Iterator[tuple[bytes, int, bytes]]:
         data = self.data
         for key in self.keys.begin(start, reverse):

@@ -369,9 +369,9 @@ class _View:
         with self._backend.reading(self) as transaction:
             return self._backend.get_by(transaction, table, key)
 
-    def scan(self, table: str, start: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+    def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         with self._backend.reading(self) as transaction:
-            yield from self._backend.scan_by(transaction, table, start)
+            yield from self._backend.scan_by(transaction, table, start, reverse)
 
     def count(self, table: str) -> int:
         with self._backend.reading(self) as transaction:

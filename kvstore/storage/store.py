@@ -367,10 +367,10 @@ class Store:
         """Delivery number `position`, at `timestamp`, is complete."""
         self._timestamp, self.complete_to = timestamp.encode(), last_version(timestamp)
         if self._cuts_due:
-            layers = [layer.data for layer in (self._frozen, self._active) if layer is not None]
+            layers = [layer for layer in (self._active, self._frozen) if layer is not None]
+            digest, places, floor = self.state_digest(), self.note(PLACES) or b"", self.floor
             for version in self._cuts_due:
-                places = self.note(PLACES) or b""
-                cut = Cut(position, timestamp, self.state_digest(), places, self._backend.view(), layers)
+                cut = Cut(position, timestamp, digest, places, floor, self._backend.view(), layers)
                 self.cuts.keep(version, cut)
             self._cuts_due = []
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore import config, identity
-from kvstore.api.model import CUT, Add, Cut, Get, InvalidTransaction, Operation, Put, Transaction
+from kvstore.api.model import CUT, Add, Cut, Delete, Get, InvalidTransaction, Operation, Put, Transaction
 from kvstore.api.validation import validate
 from kvstore.backup import restore, take
 from kvstore.backup.files import MANIFEST, BackupError, Manifest, read_manifest, rows_file, verify, write_manifest
@@ -94,6 +94,42 @@ def test_a_cut_is_what_the_store_held_when_its_delivery_was_complete(drawn: list
         assert kept is not None and (kept.position, kept.timestamp) == (version.time, version)
         assert list(kept.rows(b"")) == sorted(held.items())
         assert dict(kept.rows(b"a")) == {key: row for key, row in held.items() if key > b"a"}
+
+
+@given(steps, st.sampled_from([1, 2, 256]))
+def test_a_cut_has_what_stood_there_at_every_earlier_version_that_the_history_knows(
+    drawn: list[object], looked_max: int
+) -> None:
+    store = Store.open(MemoryBackend(), history_us=8)
+    rows: dict[bytes, bytes] = {}
+    stood: dict[Timestamp, dict[bytes, bytes]] = {}
+    for number, step in enumerate(drawn, 1):
+        at = Timestamp(number, 0)
+        if step == "freeze":
+            store.freeze(number - 1)
+        elif step == "commit":
+            store.commit()
+            store.thawed()
+        elif isinstance(step, tuple):
+            store.write(*step, at)
+            before = rows.pop(step[0], None)
+            if step[1] is not None:
+                created = origin_of(before)[0] if before else at.encode()
+                rows[step[0]] = encode_row(at.encode(), created, b"", step[1])
+        elif step == "cut" and len(store.cuts._kept) < cut.CUTS_MAX:
+            store.cut(at)
+        store.reached(number, at)
+        stood[at] = dict(rows)
+    for made, kept in store.cuts._kept.items():
+        for version, held in stood.items():
+            if version > made:
+                continue
+            if version.time >= made.time - 8:
+                assert list(kept.rows_at(version, b"", looked_max)) == sorted(held.items())
+                assert dict(kept.rows_at(version, b"a")) == {key: row for key, row in held.items() if key > b"a"}
+            else:
+                with pytest.raises(cut.Compacted):
+                    kept.rows_at(version, b"")
 
 
 def test_a_cut_is_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +287,39 @@ async def test_a_new_cluster_has_the_rows_at_their_versions_and_goes_on_above(tm
         await eventually(
             lambda: len({replica._store.state_digest() for replica in replicas}) == 1, "all replicas hold the same"
         )
+
+
+async def test_a_backup_is_of_an_earlier_version_while_the_history_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut, "PORTION_BYTES", 100)
+    made = make_cluster(tmp_path / "old", 2, 3, "white_box", commit_interval_ms=20)
+    source = str(tmp_path / "old")
+    async with backups.serving(tmp_path / "old", made) as replicas:
+        await apply(replicas[0], *(Put(account, b"100") for account in ACCOUNTS), *(Put(k, VALUES[k]) for k in VALUES))
+        then = Timestamp(0, 0)
+        for number in range(40):
+            moved = await apply(replicas[0], Add(ACCOUNTS[number % 7], -1), Add(ACCOUNTS[1 + number % 7], 1))
+            then = moved.result.version if number == 20 else then
+        held = await apply(replicas[1], *(Get(account) for account in ACCOUNTS))
+        await apply(replicas[1], *(Delete(key) for key in [*VALUES, ACCOUNTS[0]]), Put(b"later", b"x"))
+        manifest = await asyncio.to_thread(take.take, source, tmp_path / "b", nothing, str(then))
+        assert manifest.version == str(then) and manifest.timestamp > str(held.result.version)
+        assert verify(tmp_path / "b", nothing) == manifest
+        for at, said in ((str(Timestamp(then.time + 10**12, 0)), "nothing has been written at"), ("x", "not a version")):
+            with pytest.raises(BackupError, match=said):
+                await asyncio.to_thread(take.take, source, tmp_path / "none", nothing, at)
+        with pytest.raises(BackupError, match="compacted: shard 0: .*the oldest version of which everything is known"):
+            await asyncio.to_thread(take.take, source, tmp_path / "none", nothing, str(Timestamp(1, 0)))
+    assert not (tmp_path / "none").exists()
+    made = restored(tmp_path / "b", tmp_path / "new", replicas=1)
+    async with backups.serving(tmp_path / "new", made) as replicas:
+        read = await apply(replicas[0], *(Get(key) for key in [*VALUES, *ACCOUNTS, b"later"]))
+        found = {one.found.key: one.found for one in read.result.results if one.found}
+        assert {key: found[key].value for key in VALUES} == VALUES and b"later" not in found
+        assert sum(int(found[account].value) for account in ACCOUNTS) == 100 * len(ACCOUNTS)
+        assert max(one.version for one in found.values()) == then
+        assert read.result.version > held.result.version
 
 
 async def test_a_backup_under_transfers_has_one_total_though_a_leader_dies(

@@ -365,7 +365,7 @@ async def test_an_ordered_transaction_says_no_place() -> None:
 
 async def test_the_rows_of_a_cut_are_fetched_by_its_version() -> None:
     node = FakeNode(done)
-    store = Store.open(MemoryBackend())
+    store = Store.open(MemoryBackend(), history_us=10)
     store.write(b"a", b"1", VERSION)
     store.write(b"b", b"2", VERSION)
     store.cut(VERSION)
@@ -384,6 +384,9 @@ async def test_the_rows_of_a_cut_are_fetched_by_its_version() -> None:
             ("/v1/backups/x", 400),
             (f"/v1/backups/{VERSION}?after=x", 400),
             (f"/v1/backups/{VERSION}?from=61", 400),
+            (f"/v1/backups/{VERSION}?at={Timestamp(1, 0)}", 410),
+            (f"/v1/backups/{VERSION}?at={Timestamp(VERSION.time + 1, 0)}", 400),
+            (f"/v1/backups/{VERSION}?at=x", 400),
         ):
             assert (await client.problem("GET", path))["status"] == expected, path
         kept.close()

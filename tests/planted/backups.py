@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ from kvstore.api.model import CUT, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.simulated.settings import Settings
 from kvstore.storage.cut import Cut
+from kvstore.storage.history import LOOKED_MAX, Past
+from kvstore.storage.layers import Layer
 from kvstore.storage.store import Store
 from multicast.types import GroupId, Timestamp
 from tests.planted.rewriting import rewrite
@@ -45,12 +48,12 @@ class InsideItsBundle(Store):
         super().reached(0, Timestamp(version.time, version.tiebreak >> 16))
 
 
-@rewrite("reached", "for layer in (self._frozen, self._active)", "for layer in (self._active,)")
+@rewrite("reached", "for layer in (self._active, self._frozen)", "for layer in (self._active,)")
 class WithoutTheFrozenLayer(Store):
     """What is about to be committed is not in a cut."""
 
 
-@rewrite("reached", "(self._frozen, self._active)", "(self._active, self._frozen)")
+@rewrite("reached", "(self._active, self._frozen)", "(self._frozen, self._active)")
 class FrozenOverActive(Store):
     """What was overwritten since is in a cut."""
 
@@ -77,13 +80,39 @@ class WhatIsLater(Cut):
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
-        self._over = arguments[-1][-1]
+        self._over = arguments[-1][0].data
+
+
+class AtTheCut(Cut):
+    """Who asks for an earlier version gets what stood at the cut."""
+
+    def rows_at(self, version: Timestamp, after: bytes, looked_max: int = LOOKED_MAX) -> Iterator[tuple[bytes, bytes]]:
+        return self.rows(after)
+
+
+@rewrite("rows_at", "version < oldest", "False")
+class BelowTheFloor(Cut):
+    """What was let go of before the cut is read as if it were there."""
+
+
+@rewrite("rows", "first = (last", "break; first = (last")
+class FirstLookAlone(Past):
+    """Of rows at an earlier version that take more than one look the rest is left out."""
+
+
+@rewrite("copy", "dict(self.past)", "{}")
+class WithoutOverwritten(Layer):
+    """What was written and overwritten in the write buffer is not known of a cut."""
 
 
 PLANTED_IN_STORE = (
     Planted("at_one_shard", "cuts", core=AtOneShard, settings=TWO_SHARDS),
     Planted("without_places", "cuts", store=WithoutPlaces, settings=MOVING),
     Planted("what_is_later", "cuts", core=WhatIsLater, settings=SMALL),
+    Planted("at_the_cut", "cuts", core=AtTheCut, settings=SMALL),
+    Planted("below_the_floor", "cuts", core=BelowTheFloor, settings=SMALL),
+    Planted("first_look_alone", "cuts", core=FirstLookAlone, settings=SMALL),
+    Planted("without_overwritten", "cuts", core=WithoutOverwritten, settings=SMALL),
     Planted("one_delivery_late", "cuts", store=OneDeliveryLate, settings=SMALL),
     Planted("inside_its_bundle", "cuts", store=InsideItsBundle, settings=CALM),
     Planted("without_the_frozen_layer", "cuts", store=WithoutTheFrozenLayer, settings=SMALL),

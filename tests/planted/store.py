@@ -16,6 +16,7 @@ import kvstore.core.collects
 import kvstore.core.reads
 import kvstore.core.replica
 import kvstore.simulated.cluster
+import kvstore.storage.cut
 import kvstore.storage.store
 import multicast.engine
 import multicast.parts.replicated
@@ -55,7 +56,7 @@ ONE_SHARD = Settings(protocol="white_box", seconds=1.0, clients=6, size="small",
 
 _MODULES = (
     kvstore.core.clients, kvstore.core.collects, kvstore.core.reads, kvstore.core.replica, kvstore.simulated.cluster,
-    kvstore.storage.store, multicast.engine, multicast.parts.replicated, multicast.parts.sequence,
+    kvstore.storage.cut, kvstore.storage.store, multicast.engine, multicast.parts.replicated, multicast.parts.sequence,
     multicast.protocols.primcast, multicast.protocols.white_box, multicast.simulation.world,
 )  # fmt: skip
 
