@@ -23,6 +23,7 @@ ELSEWHERE = {
     "kvstore archive prune": "test_retention.py",
     "kvstore serve": "test_lost_disk.py",
     "kvstore certs": "test_tls.py",
+    "kvstore backup DIR TARGET --at": "test_backup.py",
     "kvstore cluster replace-replica": "test_replacing.py",
     "kvstore cluster add-replica": "test_members_live.py",
     "kvstore cluster remove-replica": "test_members_live.py",
