@@ -9,6 +9,7 @@ believed: lines, fields and heads are limited here, a body by whoever asks for i
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import NamedTuple
 
 LINE_BYTES_MAX = 16 * 1024
@@ -17,6 +18,10 @@ HEAD_BYTES_MAX = 64 * 1024
 FIELDS_MAX = 128
 CHUNK_LINE_BYTES_MAX = 1024
 LENGTH_DIGITS_MAX = 15
+
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
+PHRASES |= {413: "Content Too Large", 422: "Unprocessable Content"}
+"""Of each status code, as RFC 9110 has it; Python below 3.13 has older ones of two."""
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _TARGET = rb"(?:/[!-~]*|\*|[A-Za-z][0-9A-Za-z+.-]*://[!-~]+)"

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from kvstore.api.http1 import PHRASES
 from kvstore.api.problem import ProblemJson
 from kvstore.api.routes import BYTES, EVENTS, HTML, ROUTES, Parameter, Route
 
@@ -42,12 +43,12 @@ def document(version: str) -> dict[str, Any]:
 def _operation(route: Route, of_kind: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status in route.statuses:
-        responses[str(status)] = {"description": HTTPStatus(status).phrase}
+        responses[str(status)] = {"description": PHRASES[status]}
         if route.answer is not None and status != HTTPStatus.NOT_MODIFIED:
             responses[str(status)]["content"] = _content(route, route.answer, of_kind)
     denied = () if route.access == "open" else (401, 403)
     for status in sorted({*_PROBLEMS, *route.problems, *denied}):
-        responses[str(status)] = {"description": HTTPStatus(status).phrase}
+        responses[str(status)] = {"description": PHRASES[status]}
         if not route.name.startswith("head_"):
             responses[str(status)]["content"] = {"application/problem+json": {"schema": problem}}
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.text, "responses": responses}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import email.utils
 import time
-from http import HTTPStatus
 from typing import NamedTuple
 
 from kvstore.api import forms
 from kvstore.api.codec import id_text
 from kvstore.api.forms import Form
+from kvstore.api.http1 import PHRASES
 from kvstore.api.model import KeyValue
 from kvstore.core.messages import Answered
 from multicast.types import ZERO
@@ -21,7 +21,7 @@ TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 EVENTS = b"Content-Type: text/event-stream\r\nCache-Control: no-store\r\n"
 
 _STATUS_LINES = [
-    {status.value: b"HTTP/1.%d %d %b\r\n" % (minor, status, status.phrase.encode()) for status in HTTPStatus}
+    {status: b"HTTP/1.%d %d %b\r\n" % (minor, status, phrase.encode()) for status, phrase in PHRASES.items()}
     for minor in (0, 1)
 ]
 _EMPTY = (204, 304)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 import msgspec
 
+from kvstore.api.http1 import PHRASES
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN, ProblemJson, encode_problem
 from kvstore.core.messages import Refused
 from kvstore.http.answers import Response
@@ -57,7 +56,7 @@ class Problem(Exception):
 
     def response(self) -> Response:
         body = ProblemJson(
-            title=HTTPStatus(self.status).phrase,
+            title=PHRASES[self.status],
             status=self.status,
             detail=self.detail,
             code=self.code,

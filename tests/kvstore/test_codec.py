@@ -36,6 +36,7 @@ from kvstore.api.model import (
     TxnResult,
 )
 from kvstore.api.validation import validate
+from kvstore.core.messages import Refused
 from kvstore.http import errors
 from multicast.types import ZERO, Timestamp
 
@@ -155,7 +156,7 @@ def test_the_client_reads_the_write_that_was_meant(version: Timestamp, deleted: 
         errors.invalid("success[0].key", "missing"),
         errors.unavailable("overloaded", "full", problem.UNKNOWN),
         errors.timed_out(5, problem.UNKNOWN),
-        errors.refused("id_reused", "another request", False, problem.NOT_APPLIED),
+        errors.refused(Refused("id_reused", "another request", False, problem.NOT_APPLIED)),
         errors.internal(),
     ],
     ids=lambda told: told.code,
@@ -235,7 +236,7 @@ def test_bytes_stand_in_messagepack_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("body", "field", "says"),
     [
-        (b"\xc1", "body", "malformed"), (b"\x91" * 5000, "body", "recursion"),
+        (b"\xc1", "body", "malformed"), (b"\x91" * 100_000, "body", "recursion"),
         (MSGPACK.encode([]), "body", "an object"),
         (MSGPACK.encode({"compare": [{1: 2}]}), "body", "no text"),
         (MSGPACK.encode({"sucess": []}), "sucess", "did you mean 'success'?"),

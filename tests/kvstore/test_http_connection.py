@@ -214,7 +214,7 @@ LAST: dict[str, tuple[str, str]] = {
     "too large": (
         f"PUT /v1/kv/a HTTP/1.1\r\n{HOST}Content-Length: 1048577\r\n\r\nabc",
         problem(
-            "413 Request Entity Too Large", "too_large", "a value has at most 1048576 bytes", CLOSE, field="body"
+            "413 Content Too Large", "too_large", "a value has at most 1048576 bytes", CLOSE, field="body"
         ).replace(f"\r\n{CLOSE}", "", 1).replace("now\r\n", f"now\r\n{CLOSE}\r\n"),
     ),
     "two lengths": (
