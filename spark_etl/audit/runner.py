@@ -400,6 +400,8 @@ class Audit(Case):
             if prop.verdict == VALID:
                 prop.note = self.no_cycle
                 self.founded(prop)
+        if prop.verdict == VIOLATED and self.proof.circling:
+            prop.note = f"{self.proof.circling:,} transactions are on cycles, of which shortest ones are shown"
         prop.seconds = round(time.monotonic() - began, 3)
 
     def _decide(self, prop: Property, timeline: DataFrame | None) -> bool:

@@ -9,6 +9,9 @@ only there, and where such a read is: in its key, and in sessions whose operatio
 from. So these transactions are cut out of the tables, with the writes before and behind theirs, so that each dependency
 is the one that it was; what is cut away had nothing to do with it. A read at a position is a transaction of its own: it
 comes with the places around it, and with the answer that says how late it may have been.
+
+What lies between the ends of a stale read, and did not touch its key, matters for cycles only; if that is much, no more
+is kept of it than the cycles that are shown (`circles`).
 """
 
 from __future__ import annotations
@@ -23,13 +26,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_etl.certify import precedence, time
-from spark_etl.certify.arrays import NOTHING, Suspect, greatest_before, halves, numbers, ranks, trust, whole
+from spark_etl.certify import circles, precedence, time
+from spark_etl.certify.arrays import (
+    NOTHING,
+    Suspect,
+    greatest_before,
+    halves,
+    numbers,
+    ranks,
+    trust,
+    who_is_greatest_before,
+    whole,
+)
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.key import PLACED, READS, WRITES, Ordered, in_order
 from spark_etl.certify.source import Source
 from spark_etl.ingest.tables import place
+from spark_etl.search.cycles import NEVER, Interval
 
 DOUBTS_MAX = 1_000
 _NONE = pa.table({name: pa.array([], pa.binary()) for name in PLACED})
@@ -40,9 +54,10 @@ SHARE_MAX = 0.5
 
 class Doubts(msgspec.Struct):
     """Of a shard. edges: versions of two transactions, of which the first must precede the second by a read that is
-    suspect. touching: versions of all that read or wrote such a key, 16 bytes each. keys: these."""
+    suspect, and whether that is since the second overwrote what the first had read. touching: versions of all that read
+    or wrote such a key, 16 bytes each. keys: these."""
 
-    edges: list[tuple[bytes, bytes]] = []
+    edges: list[tuple[bytes, bytes, bool]] = []
     touching: bytes = b""
     keys: list[bytes] = []
 
@@ -64,7 +79,9 @@ def doubts(reads: pa.Table, writes: pa.Table) -> Doubts:
     versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"])])
     mine = found.row[np.isin(found.key, found.key[wrong])]
     touched = versions.take(pa.array(mine))
-    pairs = [(versions[int(found.row[a])].as_py(), versions[int(found.row[b])].as_py()) for a, b in edges]
+    pairs = [
+        (versions[int(found.row[a])].as_py(), versions[int(found.row[b])].as_py(), not found.wrote[a]) for a, b in edges
+    ]
     names = pa.concat_arrays([whole(reads["key"]), whole(writes["key"])]).take(pa.array(found.row[wrong]))
     return Doubts(
         [pair for pair in pairs if pair[0] != pair[1]], b"".join(pc.unique(touched).to_pylist()),
@@ -82,7 +99,7 @@ def _other_edges(found: Ordered) -> tuple[list[tuple[int, int]], np.ndarray]:
         mine = low + np.flatnonzero(found.wrote[low:high])
         if saw_none[one]:
             gone = mine[found.deleted[mine] & (mine < one)]
-            source, following = None, mine[mine > gone[-1]] if len(gone) else mine
+            source, following = (int(gone[-1]), mine[mine > gone[-1]]) if len(gone) else (None, mine)
         else:
             there = mine[np.all(found.gts[mine] == found.version[one], axis=1)]
             if not len(there):
@@ -98,12 +115,13 @@ def _other_edges(found: Ordered) -> tuple[list[tuple[int, int]], np.ndarray]:
 class Around(NamedTuple):
     """What is to be cut out. nodes: of every transaction, and then of every operation, whether it is; placed: of the
     reads at positions among them, by shard, `key.PLACED`; positions: by shard, of what is to be kept besides; lines: of
-    every operation, whether its lines are."""
+    every operation, whether its lines are. circling: how many are on cycles, if not all of them are kept."""
 
     nodes: np.ndarray
     placed: dict[int, pa.Table]
     positions: dict[int, list[int]]
     lines: np.ndarray
+    circling: int
 
 
 class Agreed(NamedTuple):
@@ -118,26 +136,27 @@ class Agreed(NamedTuple):
 def around(agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: Suspects) -> Around:
     """What is to be cut out. Suspect if that cannot be told."""
     found, reads = agreed.found, agreed.reads
-    ends = [halves(pa.array([e[n] for one in suspects.reads for e in one.edges], pa.binary(16))) for n in (0, 1)]
+    edges = [edge for one in suspects.reads for edge in one.edges]
+    ends = [halves(pa.array([edge[n] for edge in edges], pa.binary(16))) for n in (0, 1)]
+    stale = np.array([edge[2] for edge in edges], bool)
     touched = np.frombuffer(b"".join(one.touching for one in suspects.reads), ">u8").astype(np.uint64).reshape(-1, 2)
     source, target, touches = (_rows(found, values) for values in (*ends, touched))
-    order, back = _in_order(found, agreed.logs, clients)
+    order, back, course = _in_order(found, agreed.logs, clients)
     placed: dict[int, pa.Table] = {}
     if clients is not None:
         placed = {log.shard: time.placed_reads(clients[0], log) for log in agreed.logs}
-        pairs, more = _of_places(agreed, placed, {key for one in suspects.reads for key in one.keys})
-        source, target, touches = (
-            np.concatenate([a, b]) for a, b in zip((source, target, touches), (*pairs.T, more), strict=True)
+        pairs, old, more = _of_places(agreed, placed, {key for one in suspects.reads for key in one.keys})
+        source, target, stale, touches = (
+            np.concatenate([a, b])
+            for a, b in zip((source, target, stale, touches), (*pairs.T, old, more), strict=True)
         )
     both = (source >= 0) & (target >= 0)
-    back = np.concatenate([back, np.column_stack([order[source[both]], order[target[both]]])])
-    back = back[back[:, 0] > back[:, 1]]
-    depth = np.zeros(int(order.max(initial=-1)) + 2, np.int64)
-    np.add.at(depth, back[:, 1], 1)
-    np.add.at(depth, back[:, 0] + 1, -1)
+    pairs, stale = np.column_stack([order[source[both]], order[target[both]]]), stale[both]
     there = np.ones(len(order), bool)
     there[: len(found.ids)] = found.applied != 0
-    wanted = (order >= 0) & (np.cumsum(depth)[order] > 0) & there
+    there &= order >= 0
+    wanted = there & _between(order, np.concatenate([back, pairs[~stale]]))
+    between = there & _between(order, pairs[stale])
     touches = touches[touches >= 0]
     wanted[touches] = True
     at, seen = (_rows(found, halves(reads[name])) for name in ("gts", "version"))
@@ -146,7 +165,21 @@ def around(agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: 
         mine = np.isin(len(found.ids) + numbers(table["op"]), touches)
         said = _rows(found, halves(table["version"].filter(pa.array(mine))))
         wanted[said[said >= 0]] = True
-    lines = np.zeros(0, bool) if clients is None else _of_operations(clients, found, agreed.logs, suspects, wanted)
+    circling = 0
+    lines = np.zeros(0, bool)
+    if between.sum() <= circles.MANY:
+        wanted |= between
+        if clients is not None:
+            lines = _of_operations(clients, found, agreed.logs, suspects, wanted)
+    else:
+        graph = _Cycles(agreed, clients, course, placed, between | wanted, source[both][stale])
+        while True:
+            if clients is not None:
+                lines = _of_operations(clients, found, agreed.logs, suspects, wanted)
+            kept, circling = graph.enough(wanted)
+            if np.array_equal(kept, wanted):
+                break
+            wanted = kept
     trust(wanted.sum() <= SHARE_MAX * np.sum(order >= 0), "much is to be cut out")
     count = len(found.ids)
     mine_of = {shard: table.filter(pa.array(wanted[count + numbers(table["op"])])) for shard, table in placed.items()}
@@ -156,15 +189,72 @@ def around(agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: 
         for one in np.unique(shard).tolist():
             there = position[shard == one]
             positions[one] = np.unique(np.concatenate([there, there + 1])).tolist()
-    return Around(wanted, mine_of, positions, lines)
+    return Around(wanted, mine_of, positions, lines, circling)
+
+
+def _between(order: np.ndarray, back: np.ndarray) -> np.ndarray:
+    """Which nodes lie between the places of a pair that runs back, or at one of them."""
+    back = back[back[:, 0] > back[:, 1]]
+    depth = np.zeros(int(order.max(initial=-1)) + 2, np.int64)
+    np.add.at(depth, back[:, 1], 1)
+    np.add.at(depth, back[:, 0] + 1, -1)
+    return np.asarray(np.cumsum(depth)[order] > 0, bool)
+
+
+class _Cycles:
+    """The dependencies, sessions and real time of what is `near`. likely: where cycles are looked for."""
+
+    def __init__(
+        self, agreed: Agreed, clients: tuple[Operations, Placed] | None, course: time.Course | None,
+        placed: dict[int, pa.Table], near: np.ndarray, likely: np.ndarray,
+    ):  # fmt: skip
+        self._near = near
+        count, number = len(agreed.found.ids), np.where(near, np.cumsum(near) - 1, -1)
+        parts = []
+        for log in agreed.logs:
+            (reads, writes), table = agreed.keyed(log), placed.get(log.shard, _NONE)
+            found = in_order(reads, writes, table)
+            ops = count + numbers(table["op"]) if log.shard in placed else np.zeros(0, np.int64)
+            nodes = np.concatenate([_rows(agreed.found, halves(t["gts"])) for t in (reads, writes)] + [ops])[found.row]
+            nodes = np.where(nodes >= 0, number[nodes], -1)
+            parts.append(circles.dependencies(found, _other_edges(found)[0], nodes))
+        self._edges = circles.Dependencies(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        self._sessions, self._times = (np.zeros(0, np.int64), np.zeros(0, np.int64)), list[Interval]()
+        if clients is not None and course is not None:
+            self._add_clients(*clients, course, number, count)
+        self._likely = number[likely]
+
+    def _add_clients(
+        self, ops: Operations, at: Placed, course: time.Course, number: np.ndarray, count: int
+    ) -> None:
+        node = number[np.where(ops.at_position, count + np.arange(len(ops.invoke)), at.row)][course.op]
+        op, node = course.op[node >= 0], node[node >= 0]
+        complete = np.where(ops.ok[op], ops.complete[op], NEVER)
+        for file in np.unique(ops.file[op]):
+            mine = ops.file[op] == file
+            self._times.append(Interval(node[mine], ops.invoke[op][mine], complete[mine]))
+        row = who_is_greatest_before(
+            time.processes(ops)[op], ops.line[op], np.where(ops.ok[op], ops.line[op], NOTHING)
+        )
+        after = (row >= 0) & ops.ok[op[row]]
+        self._sessions = node[row[after]], node[after]
+
+    def enough(self, kept: np.ndarray) -> tuple[np.ndarray, int]:
+        """`circles.enough`, among all nodes."""
+        here, circling = circles.enough(
+            self._edges, self._sessions, self._times, kept[self._near], np.unique(self._likely)
+        )
+        kept = kept.copy()
+        kept[self._near] = here
+        return kept, circling
 
 
 def _of_places(
     agreed: Agreed, placed: dict[int, pa.Table], keys: set[bytes]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of the reads at positions: dependencies of those of other versions, as pairs of nodes, and all who touched their
-    keys, or those reads of `keys`."""
-    pairs, touching = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the reads at positions: dependencies of those of other versions, as pairs of nodes, which of them are by
+    overwriting, and all who touched their keys, or those reads of `keys`."""
+    pairs, touching, old = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, bool)]
     count = len(agreed.found.ids)
     for log in agreed.logs:
         table = placed[log.shard]
@@ -175,13 +265,14 @@ def _of_places(
         edges, wrong = _other_edges(found)
         nodes = np.concatenate([_rows(agreed.found, halves(writes["gts"])), count + numbers(table["op"])])[found.row]
         pairs.append(nodes[np.array(edges, np.int64).reshape(-1, 2)])
+        old.append(np.array([not found.wrote[source] for source, _ in edges], bool))
         names = pa.concat_arrays([whole(writes["key"]), whole(table["key"])]).take(pa.array(found.row[wrong]))
         mine = pa.array([*keys, *pc.unique(names).to_pylist()], pa.binary())
         touching.append(count + numbers(table.filter(pc.is_in(table["key"], value_set=mine))["op"]))
         for rows in (reads, writes) if len(wrong) else ():
             rows = rows.filter(pc.is_in(rows["key"], value_set=mine))
             touching.append(_rows(agreed.found, halves(rows["gts"])))
-    return np.concatenate(pairs), np.concatenate(touching)
+    return np.concatenate(pairs), np.concatenate(old), np.concatenate(touching)
 
 
 def _of_operations(
@@ -211,11 +302,11 @@ def _rows(found: Transactions, versions: np.ndarray) -> np.ndarray:
 
 def _in_order(
     found: Transactions, logs: Sequence[AgreedLog], clients: tuple[Operations, Placed] | None
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, time.Course | None]:
     """The place of every transaction and then of every operation (-1: it is no read at a position) in an order that
-    logs follow; and what real time and sessions want that runs against it, as pairs of places."""
+    logs follow; what real time and sessions want that runs against it, as pairs of places; and what took place."""
     if clients is None:
-        return ranks(found.gts)[0], np.zeros((0, 2), np.int64)
+        return ranks(found.gts)[0], np.zeros((0, 2), np.int64), None
     ops, at = clients
     course = time.steps(ops, at, found, logs)
     order, late = course.nodes, np.zeros((0, 2), np.int64)
@@ -232,7 +323,7 @@ def _in_order(
     process = time.processes(ops)[course.op]
     before = greatest_before(process, ops.line[course.op], np.where(ops.ok[course.op], mine, NOTHING))
     turned = before > mine
-    return order, np.concatenate([late, np.column_stack([before[turned], mine[turned]])])
+    return order, np.concatenate([late, np.column_stack([before[turned], mine[turned]])]), course
 
 
 def _answered_too_early(ops: Operations, course: time.Course) -> np.ndarray:

@@ -65,7 +65,8 @@ class Proof(msgspec.Struct):
     operations, of VALUES; at_positions: reads, of POSITIONS; promises: reads, by consistency, of PROMISES; late:
     operations, of TIME; inverted, untimed: of SESSIONS. twice: `id.there_twice`; then nothing is proved. What is
     suspect, if that is known: other, whether a read at a position is of another version; values, places: see
-    `near.Suspects`. near: files, with rows, of what that has to do with, if nothing else is suspect."""
+    `near.Suspects`. near: files, with rows, of what that has to do with, if nothing else is suspect; circling: how many
+    transactions are on cycles, if these are not all there."""
 
     proved: set[str] = msgspec.field(default_factory=set)
     why: dict[str, str] = msgspec.field(default_factory=dict)
@@ -89,6 +90,7 @@ class Proof(msgspec.Struct):
     values: list[tuple[int, list[bytes]]] = []
     places: list[int] = []
     near: dict[str, int] = {}
+    circling: int = 0
 
     def attempt(self, names: Sequence[str], kernel: Callable[..., T], *arguments: Any) -> T | None:
         """These are proved, if the kernel finds nothing to suspect."""

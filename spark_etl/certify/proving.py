@@ -105,7 +105,7 @@ def prove(
         known = [one.doubts for one in doubts if one.doubts is not None]
         suspects = near.Suspects(known, proof.values, proof.places)
         if len(known) == len(doubts) and _nothing_else(proof, suspects, has_history, whole):
-            proof.near = _cut_out(workers, run, inputs, suspects, into)
+            proof.near, proof.circling = _cut_out(workers, run, inputs, suspects, into)
     if other:
         proof.refute(READS, "; ".join({one.keys: None for one in doubts}) or key.OTHER)
         proof.proved -= set() if proof.near else {VALUES, PROMISES}
@@ -137,21 +137,23 @@ def _nothing_else(proof: Proof, suspects: near.Suspects, has_history: bool, whol
 
 def _cut_out(
     workers: Workers, run: Run, inputs: Inputs, suspects: near.Suspects, into: Path
-) -> dict[str, int]:
-    """The tables of what is near the suspects. Nothing if that is much, or cannot be told."""
+) -> tuple[dict[str, int], int]:
+    """The tables of what is near the suspects, and how many are on cycles if not all of these are. Nothing if that is
+    much, or cannot be told."""
 
     def cut(*tasks: Around | CutShard) -> list[Cut]:
         return [msgspec.msgpack.decode(one, type=Cut) for one in workers(list(map(msgspec.msgpack.encode, tasks)))]
 
     (around,) = cut(Around(run, suspects, str(into)))
     if not around.kept:
-        return {}
+        return {}, 0
     shards = [
         CutShard(run.source, shard, members, run.logs[shard].longest[1], around.kept[shard], str(into))
         for shard, members in inputs.shards.items()
         if run.logs[shard].longest[1] >= 0
     ]
-    return around.files | {name: rows for one in cut(*shards) for name, rows in one.files.items()}
+    files = around.files | {name: rows for one in cut(*shards) for name, rows in one.files.items()}
+    return files, around.circling
 
 
 _OF_MEMBERS = ("deliveries", "outcomes", "reads", "writes", "submitted")

@@ -355,10 +355,11 @@ class CutShard(msgspec.Struct, tag=True):
 
 
 class Cut(msgspec.Struct):
-    """What they return. kept: by shard. files: with the number of their rows."""
+    """What they return. kept: by shard. files: with the number of their rows. circling: as `near.Around`."""
 
     kept: dict[int, near.Kept] = {}
     files: dict[str, int] = {}
+    circling: int = 0
 
 
 def cut_around(told: Around) -> Cut:
@@ -390,7 +391,8 @@ def cut_around(told: Around) -> Cut:
         for log in agreed.logs
     }  # fmt: skip
     into = Path(told.into)
-    return Cut(kept, {} if ops is None else near.cut_clients(ops, around.lines, run.source, into))
+    files = {} if ops is None else near.cut_clients(ops, around.lines, run.source, into)
+    return Cut(kept, files, around.circling)
 
 
 def cut_shard(told: CutShard) -> Cut:

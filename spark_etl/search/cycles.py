@@ -57,7 +57,7 @@ def find_cycles(
 ) -> tuple[list[list[int]], int]:  # fmt: skip
     """A shortest cycle of up to `cycles_max` components, as lists of nodes 0 <= n < nodes, and how many components have
     one. A step of a cycle that is no edge given is a real-time edge. likely: nodes on cycles, if known."""
-    graph, labels, sizes = _components(source, target, intervals, nodes)
+    graph, labels, sizes = components(source, target, intervals, nodes)
     cyclic = np.flatnonzero(sizes > 1)
     cyclic = cyclic[np.argsort(sizes[cyclic], kind="stable")]
     found = []
@@ -72,14 +72,15 @@ def find_cycles(
 
 def cyclic_nodes(source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int) -> np.ndarray:
     """The nodes 0 <= n < nodes that are on some cycle."""
-    _, labels, sizes = _components(source, target, intervals, nodes)
+    _, labels, sizes = components(source, target, intervals, nodes)
     return np.flatnonzero(sizes[labels[:nodes]] > 1)
 
 
-def _components(
+def components(
     source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int
 ) -> tuple[csr_matrix, np.ndarray, np.ndarray]:
-    """The graph with real time, every node's component, and how many nodes below `nodes` each component has."""
+    """The graph with real time (its nodes are behind the others), every node's component, and how many nodes below
+    `nodes` each component has."""
     rt_source, rt_target, count = _real_time(intervals, nodes)
     rows, columns = np.concatenate([source, rt_source]), np.concatenate([target, rt_target])
     graph = csr_matrix((np.ones(len(rows), np.int8), (rows, columns)), shape=(count, count))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_etl.audit.guarantees import PER_KEY, SESSIONS
-from spark_etl.certify import near, proof
+from spark_etl.certify import circles, near, proof
 from spark_etl.certify.proof import Proof
 from tests.spark_etl import brute_cycles, brute_history, brute_run, certified, damages, folded
 from tests.spark_etl.random_runs import correct_run
@@ -131,6 +131,13 @@ def said(fold: folded.Folded) -> set[tuple[str, ...]]:
     }
 
 
+def lengths(fold: folded.Folded) -> list[tuple[str, ...]]:
+    """The same, of cycles only how long they are: of several that are as short any one may be shown."""
+    return sorted(
+        (name, str(len(steps))) if steps else (name, kind, sentence) for name, kind, sentence, *steps in said(fold)
+    )
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.full
 def test_the_same_is_said_of_what_is_near_as_of_the_whole(
@@ -146,6 +153,19 @@ def test_the_same_is_said_of_what_is_near_as_of_the_whole(
     assert not whole ^ mine, sorted(whole ^ mine, key=len)[:6]
     assert judged_models(folds[0]) == judged_models(folds[1])
     assert len({name for name, *_ in whole}) == len(FOUND_NEAR)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.full
+def test_as_much_is_said_of_what_is_shown_of_many(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(circles, "MANY", 0)
+    found = list(cuts(range(FIRST, FIRST + RUNS), tmp_path / "tables", monkeypatch))
+    runs, cut = [run for run, _ in found], [rows for _, rows in found]
+    folded.unlimited(monkeypatch)
+    folds = [_Folded(spark, runs, tmp_path / name, parts=PARTS) for name in ("whole", "near")]
+    folds[1].near = cut
+    whole, mine = map(lengths, folds)
+    assert whole == mine
 
 
 def test_all_that_is_on_a_cycle_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
