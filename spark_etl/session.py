@@ -147,6 +147,19 @@ def _start(
 
 
 @contextmanager
+def of_few_rows(spark: Any) -> Iterator[None]:
+    """Queries are planned meanwhile as in a session for little input."""
+    before = {name: spark.conf.get(name) for name in _SMALL_SETTINGS}
+    try:
+        for name, value in _SMALL_SETTINGS.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+@contextmanager
 def _later() -> Iterator[list[int]]:
     """SIGINT and SIGTERM are noted here: a Java that is half started would be nobody's, and stay."""
     noted: list[int] = []

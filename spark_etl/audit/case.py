@@ -6,6 +6,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from spark_etl.ingest import base, tables
 from spark_etl.ingest.inputs import Inputs, Top, understand
 from spark_etl.ingest.journals import MOVED_TO
 from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, Course, Property, Violation
+from spark_etl.session import of_few_rows
 
 Progress = Callable[[str], None]
 
@@ -72,6 +74,7 @@ class Case:
         self.wants_course = True
         self._graph: DataFrame | None = None
         self._cached: list[DataFrame] = []
+        self._meanwhile = ExitStack()
 
     # -- input --------------------------------------------------------------------------------------------------------
 
@@ -136,6 +139,8 @@ class Case:
 
     def _look_near(self) -> None:
         """The frames are of what is near suspects, nothing else being suspect."""
+        if sum(self.proof.near.values()) <= PLANNED_ROWS:
+            self._meanwhile.enter_context(of_few_rows(self.spark))
         into, rows = self.out / _NEAR, Counter[str]()
         for name, count in self.proof.near.items():
             rows[Path(name).parent.name.removeprefix("table=")] += count

@@ -109,6 +109,7 @@ class Audit(Case):
         finally:
             for frame in self._cached:
                 frame.unpersist()
+            self._meanwhile.close()
         inputs = self.inputs
         summary: dict[str, int | str] = {
             "shards": len(inputs.shards),
