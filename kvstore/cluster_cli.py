@@ -148,17 +148,24 @@ def cluster_restart(
 
 
 @cluster_app.command("status")
-def cluster_status(target: Where, output: OutputOption = Output.text) -> None:
+def cluster_status(target: Where, output: OutputOption = Output.text) -> int:
     """Per replica: id, shard, url, pid (here), state, role, ballot, position, lag (deliveries behind the first of its
-    shard), waits (for which shards what is next to take effect waits), free disk, clock (by how much it is off)."""
+    shard), waits (for which shards what is next to take effect waits), free disk, clock (by how much it is off).
+
+    Exit status 1 if one is not ready."""
     from kvstore.status import lags, statuses
 
     replicas = statuses(target)
+    rows = [_status_row(replica, lag) for replica, lag in zip(replicas, lags(replicas), strict=True)]
     if output is Output.json:
         print_json(replicas)
-        return
-    rows = [_status_row(replica, lag) for replica, lag in zip(replicas, lags(replicas), strict=True)]
-    say(table([STATUS_HEADINGS, *rows]))
+    else:
+        say(table([STATUS_HEADINGS, *rows]))
+    return _status_of(replicas)
+
+
+def _status_of(replicas: list[ReplicaStatus]) -> int:
+    return 0 if all(replica.state == "ready" for replica in replicas) else FAILED
 
 
 STATUS_HEADINGS = (
@@ -340,9 +347,9 @@ def member_list(cluster: Target, output: OutputOption = Output.text) -> None:
 
 
 @endpoint_app.command("status")
-def endpoint_status(cluster: Target, output: OutputOption = Output.text) -> None:
+def endpoint_status(cluster: Target, output: OutputOption = Output.text) -> int:
     """As `kvstore cluster status`."""
-    cluster_status(cluster, output)
+    return cluster_status(cluster, output)
 
 
 @endpoint_app.command("health")
@@ -353,4 +360,4 @@ def endpoint_health(cluster: Target, output: OutputOption = Output.text) -> int:
     replicas = statuses(cluster)
     health = [{"endpoint": replica.url, "health": replica.state == "ready"} for replica in replicas]
     tell(output, health, "\n".join(f"{replica.url} is {replica.state}" for replica in replicas))
-    return 0 if all(replica.state == "ready" for replica in replicas) else FAILED
+    return _status_of(replicas)

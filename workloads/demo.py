@@ -104,7 +104,7 @@ class Demo:
                 self._made = True
             with self.screen.step("Start every replica as a process"):
                 await self._kvstore("cluster", "up", str(self.directory), "--detach")
-                await self._kvstore("cluster", "status", str(self.directory))
+                await self._execute("kvstore", "cluster", "status", str(self.directory))
             with self.screen.step(f"The bank: {self.clients} clients for {self.seconds:g} s"):
                 await self._bank()
             with self.screen.step("Stop the cluster cleanly"):
@@ -157,11 +157,11 @@ class Demo:
         await asyncio.wait_for(asyncio.shield(self._stopping), DOWN_SECONDS)
 
     async def _status(self) -> list[dict[str, Any]]:
-        """`kvstore cluster status -o json`."""
+        """`kvstore cluster status -o json`, whoever is ready."""
         command = (sys.executable, "-m", "kvstore", "cluster", "status", str(self.directory), "-o", "json")
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, start_new_session=True)
         text, _ = await process.communicate()
-        if process.returncode != 0:
+        if not text:
             raise DemoFailed("kvstore cluster status failed")
         return msgspec.json.decode(text, type=list[dict[str, Any]])
 

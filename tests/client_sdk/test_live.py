@@ -26,9 +26,10 @@ PAUSE_S = 0.05
 """Of each client between two transactions: enough is under way when a leader dies, and the machine is not full."""
 
 
-def kvstore(*arguments: str) -> str:
+def kvstore(*arguments: str, most: int = 0) -> str:
+    """most: an exit status up to this one will do."""
     done = subprocess.run([sys.executable, "-m", "kvstore", *arguments], capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode <= most, done.stderr
     return done.stdout
 
 
@@ -45,7 +46,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def status(directory: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(kvstore("cluster", "status", str(directory), "-o", "json"))
+    found: list[dict[str, Any]] = json.loads(kvstore("cluster", "status", str(directory), "-o", "json", most=1))
     return found
 
 

@@ -218,6 +218,13 @@ def test_status_shows_every_replica(shell: Shell) -> None:
     assert replica["pid"] == int(line.split()[3]) and replica["position"] >= 0
 
 
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_status_of_what_is_down_is_a_failure(shell: Shell, tmp_path: Path, output: str) -> None:
+    shell("cluster", "init", str(tmp_path / "idle"), "--shards", "1", "--replicas", "1", "--protocol", "skeen")
+    ran = shell("cluster", "status", str(tmp_path / "idle"), "-o", output)
+    assert ran.status == 1 and "down" in ran.out
+
+
 def test_top_shows_what_replicas_do_between_two_looks(shell: Shell) -> None:
     url = config.load(shell.directory).replicas[0].url
     head, line = shell("top", url.removeprefix("http://"), "--once", "--interval", "0.1").out.splitlines()
