@@ -6,7 +6,14 @@ from typing import Any
 
 import msgspec
 
-from kvstore.api.model import KEY_BYTES_MAX, OPERATIONS_MAX, SCAN_LIMIT_MAX, VALUE_BYTES_MAX
+from kvstore.api.model import (
+    KEY_BYTES_MAX,
+    OPERATIONS_MAX,
+    RANGE_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    SCAN_LIMIT_MAX,
+    VALUE_BYTES_MAX,
+)
 from multicast.types import GroupId, ProcessId
 
 
@@ -26,12 +33,16 @@ class ShardJson(msgspec.Struct, kw_only=True):
 
 
 class LimitsJson(msgspec.Struct, kw_only=True):
-    """Of requests. timeout_max_ms: the longest that `X-Timeout-Ms` may ask for."""
+    """Of requests. range_bytes_max: a page of a scan ends early when a shard has found so much. result_bytes_max: what
+    one transaction may read of one shard; of more nothing is told: a transaction that wrote has `results_omitted`, what
+    only reads is 422. timeout_max_ms: the longest that `X-Timeout-Ms` may ask for."""
 
     key_bytes_max: int = KEY_BYTES_MAX
     value_bytes_max: int = VALUE_BYTES_MAX
     operations_max: int = OPERATIONS_MAX
     scan_limit_max: int = SCAN_LIMIT_MAX
+    range_bytes_max: int = RANGE_BYTES_MAX
+    result_bytes_max: int = RESULT_BYTES_MAX
     body_bytes_max: int = 0
     timeout_max_ms: int = 60_000
 

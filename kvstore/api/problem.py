@@ -11,7 +11,8 @@ to blame, `field`.
     404 not_found, unknown_path,                 410 compacted           504 timeout
         unknown_or_forgotten                     412 precondition_failed 507 full
     405 method_not_allowed                       413 too_large           500 internal
-    415 unsupported_type                         422 failed, id_reused
+    415 unsupported_type                         422 failed, id_reused,
+                                                     too_large
 """
 
 from __future__ import annotations

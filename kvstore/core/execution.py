@@ -21,6 +21,7 @@ from kvstore.api.model import (
     NUMBERS,
     RANGE_KEYS_MAX,
     RANGES,
+    RESULT_BYTES_MAX,
     VALUE_BYTES_MAX,
     Append,
     Compare,
@@ -67,13 +68,15 @@ class Execution:
     """What executing a branch on one shard amounts to.
 
     compared: what comparisons have read that are not to be made again, as `vote` tells it. writes: key -> final value,
-    None for deleted. leases: of those that are attached to one. read_bytes: of the keys and values in `results`.
-    failure, failure_key: why nothing has an effect; then `writes` and `results` are empty.
+    None for deleted. leases: of those that are attached to one. read_bytes: of the keys and values that belong in
+    `results`, which gets no more of them beyond RESULT_BYTES_MAX: see `told`. Nor are more rows kept meanwhile; what is
+    needed again is read again. failure, failure_key: why nothing has an effect; then `writes` and `results` are
+    empty.
     """
 
     __slots__ = (
-        "_deleted", "_rows", "_seen", "_state", "_timestamp", "compared", "failure", "failure_key", "leases",
-        "read_bytes", "results", "writes",
+        "_deleted", "_kept_bytes", "_rows", "_seen", "_state", "_timestamp", "compared", "failure", "failure_key",
+        "leases", "read_bytes", "results", "writes",
     )  # fmt: skip
 
     def __init__(self, state: State, timestamp: Timestamp):
@@ -82,13 +85,18 @@ class Execution:
         self.compared: dict[bytes, Timestamp] = {}
         self._rows: dict[bytes, KeyValue | None] = {}
         self._seen: dict[bytes, Timestamp] = {}  # without their values
-        self._deleted = 0
+        self._deleted = self._kept_bytes = 0
         self.writes: dict[bytes, bytes | None] = {}
         self.leases: dict[bytes, bytes] = {}
         self.results: list[tuple[int, OperationResult]] = []
         self.read_bytes = 0
         self.failure = ""
         self.failure_key = b""
+
+    @property
+    def told(self) -> list[tuple[int, OperationResult]] | None:
+        """`results`; None if they are more than one shard reads for one transaction."""
+        return None if self.read_bytes > RESULT_BYTES_MAX else self.results
 
     @property
     def reads(self) -> list[tuple[bytes, Timestamp]]:
@@ -139,8 +147,19 @@ class Execution:
     def _before(self, key: bytes) -> KeyValue | None:
         if key in self._rows:
             return self._rows[key]
-        row = self._rows[key] = self._state.get(key)
+        row = self._state.get(key)
+        self._keep(key, row)
         return row
+
+    def _keep(self, key: bytes, row: KeyValue | None) -> None:
+        """It was read."""
+        if row is None:
+            self._rows[key] = None
+        elif self._kept_bytes > RESULT_BYTES_MAX:
+            self._seen[key] = row.version
+        else:
+            self._kept_bytes += len(row.value)
+            self._rows[key] = row
 
     def _current(self, key: bytes) -> KeyValue | None:
         if key in self.writes:
@@ -160,7 +179,7 @@ class Execution:
         if row is None:
             return OperationResult()
         self.read_bytes += len(row.key) + len(row.value)
-        return OperationResult(found=row)
+        return OperationResult(found=row if self.read_bytes <= RESULT_BYTES_MAX else None)
 
     def _delete(self, operation: Delete) -> OperationResult:
         existed = self._current(operation.key) is not None
@@ -208,7 +227,7 @@ class Execution:
             found, more = self._find(operation, operation.limit, operation.keys_only, operation.reverse)
         for entry in found:
             self.read_bytes += len(entry.key) + len(entry.value)
-        return OperationResult(entries=tuple(found), more=more)
+        return OperationResult(entries=tuple(found) if self.read_bytes <= RESULT_BYTES_MAX else (), more=more)
 
     def _delete_range(self, operation: DeleteRange) -> OperationResult:
         found, more = self._find(operation, RANGE_KEYS_MAX - self._deleted, True)
@@ -257,8 +276,8 @@ class Execution:
             if entry.key not in writes:
                 if keys_only:
                     self._seen[entry.key] = entry.version
-                else:
-                    self._rows.setdefault(entry.key, entry)
+                elif entry.key not in self._rows:
+                    self._keep(entry.key, entry)
         return found, more
 
     def _find_attached(self, operation: Range) -> tuple[list[KeyValue], bool]:

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvstore.api.model import RESULT_BYTES_MAX, Result, Transaction
+from kvstore.api.model import Result, Transaction
 from kvstore.core.execution import Execution
 from kvstore.core.log import Log
 from kvstore.core.messages import (
@@ -211,10 +211,9 @@ class Reads:
         log, plan = self._log, LocalPlan(transaction)
         execution = Execution(self._store, log.version)
         execution.run(plan.course(True))
-        omitted = execution.read_bytes > RESULT_BYTES_MAX
-        results = () if omitted else tuple([result for _, result in execution.results])
-        result = Result(True, log.version, results)
-        return Answered(result, False, omitted, self._peers.shard, log.completed, self._store.complete_to)
+        told = execution.told
+        result = Result(True, log.version, tuple([result for _, result in told or ()]))
+        return Answered(result, False, told is None, self._peers.shard, log.completed, self._store.complete_to)
 
     def _found(self, request: ReadNow) -> FoundNow:
         """The part of this shard; no results if the client has no right to it: it is ordered then, and refused."""
@@ -225,8 +224,7 @@ class Reads:
         if not request.whence and denied is None:
             execution.run(LocalPlan(request.transaction, self._moves.owns).course(True))
         digest = blake2b(_encode(execution.results), digest_size=16).digest()
-        too_large = execution.read_bytes > RESULT_BYTES_MAX
-        results = None if denied is not None or too_large or digest == request.known else execution.results
+        results = None if denied is not None or digest == request.known else execution.told
         return FoundNow(
             self._peers.shard, request.number, log.completed, log.version, store.complete_to, store.floor,
             log.deleted_at, digest, results, self._moves.told(request.transaction),

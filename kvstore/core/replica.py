@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvstore.api.model import FIRST_KEY, NO_LEASE, RESULT_BYTES_MAX, Move, OperationResult
+from kvstore.api.model import FIRST_KEY, NO_LEASE, Move, OperationResult
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.accounts import STATUS_NAMES, account, given_by, outcome_of, outcome_of_step
 from kvstore.core.audit import (
@@ -356,8 +356,8 @@ class Replica(Application):
                 outcomes.append(outcome_of(item.id, fate, execution))
             else:
                 outcomes.append(self._step(entry, entry.move, fate, execution, known, now, out))
-            found = execution.results if execution.read_bytes <= RESULT_BYTES_MAX else None
-            results.append(ShardResult(item.id, item.digest, item.version, *fate[:4], found, fate.truths))
+            told = ShardResult(item.id, item.digest, item.version, *fate[:4], execution.told, fate.truths)
+            results.append(told)
         digest = None
         if self.digest_every and entry.position % self.digest_every == 0:
             digest = self.store.state_digest()

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from kvstore.api.model import (
     RANGE_BYTES_MAX,
     RANGE_KEYS_MAX,
+    RESULT_BYTES_MAX,
     Get,
     KeyValue,
     OperationResult,
@@ -32,7 +33,7 @@ from kvstore.api.model import (
     only_reads,
 )
 from kvstore.core.bundles import EMPTY, last_version
-from kvstore.core.execution import merge_results
+from kvstore.core.execution import merge_results, result_bytes
 from kvstore.core.log import Log
 from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
 from kvstore.core.moves import Moves
@@ -49,13 +50,16 @@ IN_VAIN = 5
 """After so many that have not moved the shard far enough, the next one is for all shards."""
 PACE_US = 20_000
 """Between two empty transactions of one replica."""
+ASKED_AT_ONCE = 16
+"""Of the operations of one read, each of one shard: what they find is in memory, at whoever is asked, too."""
 WAIT_US_MAX = 10_000_000
 """So long a replica waits for what it is asked, and who has asked for an answer."""
 
 
 class _Asked:
     """A client's read, of operations that have the numbers from `number` on. shards: that each is asked of. missing:
-    the operations and shards that have not answered, with how many replicas were asked. chosen: the version was not the
+    the operations and shards that have not answered, with how many replicas were asked, which is at least one but for
+    those of `later`. bytes: of what each shard has found. chosen: the version was not the
     client's choice. compacted: the replicas that no longer know, with the oldest version that each knows."""
 
     def __init__(self, token: int, request: Execute, number: int, version: Timestamp, now: int):
@@ -67,6 +71,9 @@ class _Asked:
         self.chosen = request.at is None
         self.shards: list[tuple[GroupId, ...]] = []
         self.missing: dict[tuple[int, GroupId], int] = {}
+        self.later: list[tuple[int, GroupId]] = []
+        self.asking = False
+        self.bytes: dict[GroupId, int] = {}
         self.found: list[list[tuple[int, OperationResult]]] = []
         self.compacted: dict[ProcessId, Timestamp] = {}
         self.since = now
@@ -156,8 +163,15 @@ class Versions:
             asked.shards.append(self._moves.map.shards_of(Transaction(success=(operation,))))
             for shard in asked.shards[index]:
                 asked.missing[index, shard] = 0
-        for index, shard in list(asked.missing):
-            self._ask(index, shard, asked, now, out)
+        asked.later = list(reversed(asked.missing))
+        self._ask_more(asked, now, out)
+
+    def _ask_more(self, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
+        """As long as not too many are asked for at once. What this replica answers itself it answers meanwhile."""
+        asked.asking = True
+        while asked.later and len(asked.missing) - len(asked.later) < ASKED_AT_ONCE:
+            self._ask(*asked.later.pop(), asked, now, out)
+        asked.asking = False
 
     def _ask(self, index: int, shard: GroupId, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
         """The next replica of this shard; this one before all others."""
@@ -197,7 +211,14 @@ class Versions:
             return
         del asked.missing[index, message.shard]
         asked.found.append([(index, message.result)])
-        if not asked.missing:
+        size = asked.bytes[message.shard] = asked.bytes.get(message.shard, 0) + result_bytes(asked.found[-1])
+        if size > RESULT_BYTES_MAX:
+            result = Result(True, asked.version)
+            self._finish(asked, Answered(result, results_omitted=True, seen=asked.version), out)
+        elif asked.missing:
+            if not asked.asking:
+                self._ask_more(asked, now, out)
+        else:
             results = merge_results(asked.operations, asked.found)
             self._finish(asked, Answered(Result(True, asked.version, results), seen=asked.version), out)
 
@@ -206,6 +227,7 @@ class Versions:
         out.answer(asked.token, answer)
 
     def _end(self, asked: _Asked) -> None:
+        asked.later = []
         for index in range(len(asked.operations)):
             del self._asked[asked.number + index]
 
@@ -320,8 +342,9 @@ class Versions:
                 self._finish(asked, Refused("timeout", "no answer in time", True, "not_applied"), out)
             elif now >= asked.due:
                 asked.due = now + RETRY_US
-                for index, shard in list(asked.missing):
-                    self._ask(index, shard, asked, now, out)
+                later = set(asked.later)
+                for one in [one for one in asked.missing if one not in later]:
+                    self._ask(*one, asked, now, out)
         self.advance(now, out)
         wakes = [asked.due for asked in self._asked.values()]
         wakes += [waiting.since + WAIT_US_MAX for waiting in self._waiting]

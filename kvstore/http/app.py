@@ -289,6 +289,8 @@ class HttpApi:
 
     def _did_txn(self, call: Call, answered: Answered) -> None:
         form, result, omitted = call.form, answered.result, answered.results_omitted
+        if omitted and not call.text_id:
+            raise errors.too_much_read()
         body = answers.transaction_answer(call.transaction, result, omitted, call.text_id, form)
         read_line = read_at_line(read_at(answered))
         headers = write_headers(call.text_id, form) if call.text_id else form.header + read_line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvstore.api.http1 import PHRASES
+from kvstore.api.model import RESULT_BYTES_MAX
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN, ProblemJson, encode_problem
 from kvstore.core.messages import Refused
 from kvstore.http.answers import Response
@@ -81,6 +82,12 @@ def invalid(field: str, detail: str) -> Problem:
 def too_large(what: str, limit_bytes: int) -> Problem:
     """413. what: the subject of the sentence."""
     return Problem(413, "too_large", f"{what} has at most {limit_bytes} bytes", field="body")
+
+
+def too_much_read() -> Problem:
+    """422. What read alone has no result then that would be worth an answer."""
+    most = f"more than result_bytes_max = {RESULT_BYTES_MAX} bytes of one shard"
+    return Problem(422, "too_large", f"it reads {most}, or what it read was lost on its way: read it in parts")
 
 
 def too_slow(least_bytes: int, seconds: float) -> Problem:

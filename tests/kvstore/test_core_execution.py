@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import kvstore.core.execution
 from kvstore.api.model import (
     INT64_MAX,
     VALUE_BYTES_MAX,
@@ -48,6 +49,20 @@ def run(store: Store, *operations) -> Execution:
     execution = Execution(store, NOW)
     execution.run(list(enumerate(operations)))
     return execution
+
+
+def test_what_is_read_beyond_the_limit_is_not_kept_and_what_it_counts_for_is() -> None:
+    names = [f"k{number}" for number in range(9)]
+    store = state(**dict.fromkeys(names, bytes(10)), n=b"5")
+    asked = [*[Get(name.encode()) for name in names], Range(b"k", 100), Get(b"n"), Add(b"n", 1), Get(b"n")]
+    with patch.object(kvstore.core.execution, "RESULT_BYTES_MAX", 30):
+        execution = run(store, *asked)
+        assert execution.compare([Compare(b"k8", "value", "==", bytes(10)), Compare(b"none", "exists", "==", False)])
+        assert execution.told is None and run(store, *asked[:2]).told is not None
+    assert sum(len(row.value) for row in execution._rows.values() if row is not None) <= 40
+    assert result_bytes(execution.results) <= 30
+    assert dict(execution.reads) == {**{name.encode(): OLD for name in names}, b"n": OLD, b"none": ZERO}
+    assert execution.writes == {b"n": b"6"}
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import kvstore.core.versions
 from kvstore.api.model import Delete, Get, KeyValue, Move, OperationResult, Put, Range, Transaction
 from kvstore.api.shard_map import slot_of
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, last_version
 from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
-from kvstore.core.versions import IN_VAIN, PACE_US, RETRY_US, WAIT_US_MAX
+from kvstore.core.versions import ASKED_AT_ONCE, IN_VAIN, PACE_US, RETRY_US, WAIT_US_MAX
 from kvstore.storage.store import Store
 from multicast.protocol import PeerError
 from multicast.types import ZERO, Timestamp
@@ -129,6 +130,44 @@ def test_other_shards_are_asked_one_replica_after_the_other() -> None:
     assert found(bench) == [entry]
     bench.hear(3, FoundAt(1, asked.number, OperationResult(), ZERO))
     assert bench.answers() == []
+
+
+def test_not_too_many_operations_are_asked_for_at_once() -> None:
+    bench = Bench()
+    bench.deliver(write(A, value=b"here"))
+    at = version(bench)
+    read(bench, at, *[Get(B), Get(A)] * 20)
+    told: list[int] = []
+    while asked := bench.sent(ReadAt):
+        assert len(asked) <= ASKED_AT_ONCE
+        for _, message in asked:
+            told.append(message.number)
+            bench.hear(3, FoundAt(1, message.number, OperationResult(), ZERO))
+    [answer] = bench.answers()
+    assert len(told) == len(set(told)) == 20 and isinstance(answer, Answered)
+    assert [one.found and one.found.value for one in answer.result.results] == [None, b"here"] * 20
+
+
+def test_who_waits_for_what_is_not_complete_here_is_asked_for_the_rest_later() -> None:
+    bench = Bench()
+    later = Timestamp(bench.now + 50_000, 0)
+    read(bench, later, *[Get(A)] * (2 * ASKED_AT_ONCE))
+    [empty] = bench.multicast()
+    bench.order(empty, at=later.time + 1)
+    [answer] = bench.answers()
+    assert isinstance(answer, Answered) and len(answer.result.results) == 2 * ASKED_AT_ONCE
+
+
+def test_more_than_one_shard_may_read_for_one_transaction_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvstore.core.versions, "RESULT_BYTES_MAX", 10 * len(A) + 50)
+    bench = Bench()
+    bench.deliver(write(A, value=bytes(10)))
+    for reads, omitted in ((5, False), (40, True)):
+        read(bench, version(bench), *[Get(A)] * reads)
+        [answer] = bench.answers()
+        assert isinstance(answer, Answered) and answer.results_omitted is omitted
+        assert len(answer.result.results) == (0 if omitted else reads)
+    assert bench.tick(RETRY_US) is None and bench.answers() == []
 
 
 def test_a_range_is_what_all_shards_have_said() -> None:

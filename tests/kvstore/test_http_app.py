@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kvstore.api.cluster import ClusterJson
-from kvstore.api.model import KeyValue, OperationResult, Result, Transaction
+from kvstore.api.model import RESULT_BYTES_MAX, KeyValue, OperationResult, Result, Transaction
 from kvstore.config import ConfigError, LogSettings, ReplicaConfig
 from kvstore.core import messages
 from kvstore.core.bundles import NO_ID
@@ -299,6 +299,23 @@ async def test_a_read_that_was_lost_on_its_way_is_read_again() -> None:
     async with serving(FakeNode(execute)) as client:
         assert (await client("GET", "/v1/kv/a"))[2] == b"value"
     assert answers == []
+
+
+async def test_a_read_of_too_much_is_refused_and_a_write_says_what_it_leaves_out() -> None:
+    async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
+        return answered(omitted=True)
+
+    reads = [{"op": "get", "key": "a"}, {"op": "get", "key": "b"}]
+    async with serving(FakeNode(execute)) as client:
+        body = json.dumps({"success": reads}).encode()
+        found = await client.problem("POST", "/v1/txn", body, Content_Type="application/json")
+        assert found["status"] == 422 and is_problem(found, code="too_large", outcome="not_applied")
+        assert f"result_bytes_max = {RESULT_BYTES_MAX}" in found["detail"]
+        body = json.dumps({"success": [*reads, {"op": "put", "key": "a", "value": "v"}]}).encode()
+        status, _, body = await client("POST", "/v1/txn", body, Content_Type="application/json")
+        assert status == 200 and json.loads(body)["results_omitted"] is True
+        limits = json.loads((await client("GET", "/v1/limits"))[2])
+        assert limits["result_bytes_max"] == RESULT_BYTES_MAX and limits["range_bytes_max"] < RESULT_BYTES_MAX
 
 
 async def test_an_impossible_condition_is_told_even_if_the_version_was_lost() -> None:
