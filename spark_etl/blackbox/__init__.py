@@ -2,5 +2,6 @@
 
 `history` reads them, `resolve` finds out who wrote what was read and which orders of versions are certain, `models`
 says which consistency models hold, `cycles` names and explains what is wrong, `linearize` searches where values repeat.
-Everything here is pure Python over one history; `jobs` spreads histories over Spark.
+Long histories of lists that are right are proved to be so by `lists`, on arrays. Everything here is about one history;
+`jobs` spreads histories over Spark.
 """

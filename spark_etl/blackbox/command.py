@@ -95,10 +95,8 @@ def run(request: Request, progress: Progress) -> list[HistoryReport]:
             for name, (expected, compared) in known.items()
         }
         tasks = max(1, min(len(files), 4 * spark.sparkContext.defaultParallelism))
-        spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
-        spark.conf.set("spark.sql.adaptive.enabled", "false")  # it would join small groups that are much work
         table = spark.createDataFrame([(name, str(path.absolute())) for name, path in files.items()], jobs.FILES)
-        verdicts = jobs.judge_histories(jobs.lines_of(table), contexts)
+        verdicts = jobs.judge_files(table.repartition(tasks), contexts)
         with _watch(spark.sparkContext, progress):
             rows = {row["history"]: row for row in verdicts.collect()}
     missing = "it could not be read"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame
 
 from spark_etl.blackbox.compare import Comparison, Expected, compare, public_name
 from spark_etl.blackbox.history import LINE_BYTES_MAX, BadHistory, parse
-from spark_etl.blackbox.judge import Judgement, judge
+from spark_etl.blackbox.judge import Judgement, judge, strictly_serializable
 from spark_etl.blackbox.linearize import CONFIGURATIONS_MAX
+from spark_etl.blackbox.lists import certified
 from spark_etl.blackbox.models import Limits
 
 FILES = "history string, path string"
 LINES = "history string, line bigint, text binary"
-"""A line of a history: its name; the line's number from 0; text, the JSON of one transaction. An empty file has one
-empty line."""
+"""A line of a history: its name; the line's number from 0; text, the JSON of one transaction."""
 
 VERDICTS = (
     "history string, error string, transactions bigint, asked string, verdict string, strongest array<string>, "
@@ -27,8 +27,6 @@ VERDICTS = (
 """One row per history. error: why it could not be judged, or empty. asked: the strongest model that its information
 allows to ask for; verdict: on that one. models: name -> verdict. anomalies: names. comparison: with what was expected,
 or empty. details: a `Details` as JSON."""
-
-_BATCH_BYTES = 8 * 1024 * 1024
 
 
 class Details(msgspec.Struct):
@@ -47,30 +45,34 @@ class Context(msgspec.Struct, frozen=True):
     configurations: int = CONFIGURATIONS_MAX
 
 
-def lines_of(files: DataFrame) -> DataFrame:
-    """FILES -> LINES. The paths must be there for the workers."""
+class _Lines:
+    """Of a file, as often as they are gone through; an empty one has one empty line."""
 
-    def read(batches: Iterator[Any]) -> Iterator[Any]:
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        empty = True
+        with self._path.open("rb") as file:
+            for text in file:
+                empty = False
+                yield text[: LINE_BYTES_MAX + 1]
+        if empty:
+            yield b""
+
+
+def judge_files(files: DataFrame, contexts: Mapping[str, Context]) -> DataFrame:
+    """FILES -> VERDICTS. The paths must be there for the workers. contexts: as in `judge_histories`."""
+
+    def judged(batches: Iterator[Any]) -> Iterator[Any]:
         import pandas as pd
 
         for batch in batches:
             for history, path in zip(batch["history"], batch["path"], strict=True):
-                for first, texts in _batches(Path(path)):
-                    numbers = range(first, first + len(texts))
-                    yield pd.DataFrame({"history": history, "line": numbers, "text": texts})
+                row = judge_lines(_Lines(Path(path)), contexts.get(history, Context()))
+                yield pd.DataFrame([{"history": history, **row}])
 
-    return files.mapInPandas(read, LINES)
-
-
-def _batches(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines of a file, some megabytes at a time: (number of the first, lines)."""
-    with path.open("rb") as file:
-        first = 0
-        while texts := file.readlines(_BATCH_BYTES):
-            yield first, [text[: LINE_BYTES_MAX + 1] for text in texts]
-            first += len(texts)
-        if not first:
-            yield 0, [b""]
+    return files.mapInPandas(judged, VERDICTS)
 
 
 def judge_histories(lines: DataFrame, contexts: Mapping[str, Context] | None = None) -> DataFrame:
@@ -88,9 +90,14 @@ def judge_histories(lines: DataFrame, contexts: Mapping[str, Context] | None = N
     return lines.groupBy("history").applyInPandas(one, VERDICTS)
 
 
-def judge_lines(texts: list[bytes], context: Context) -> dict[str, Any]:
-    """The columns of VERDICTS, without the name, for one history."""
+def judge_lines(texts: Iterable[bytes], context: Context) -> dict[str, Any]:
+    """The columns of VERDICTS, without the name, for one history. texts: its lines, gone through twice."""
     expected = context.expected
+    plain = not (expected.ordered or expected.no_sessions or expected.no_realtime)
+    proved = certified(texts) if plain else None
+    if proved:
+        judgement = strictly_serializable(proved)
+        return _row("", judgement, compare(judgement, expected) if context.compared else None)
     try:
         history = parse(bytes(text) for text in texts)
         judgement = judge(

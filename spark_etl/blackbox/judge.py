@@ -94,15 +94,28 @@ def judge(
             if models[model].verdict == UNDETERMINED and not (model != "serializable" and judged.no_sessions):
                 found = linearize.serialize(history, model != "serializable", _ORDERS_MAX, facts.initial, judged.end)
                 _combine(models, model, _searched(found))
-    holding = [m for m in MODELS if models[m].verdict == HOLDS]
-    strongest = [m for m in holding if not any(m in weaker(other) for other in holding)]
     if models[SESSION + "causal"].verdict == HOLDS:
         of_sessions = {name: guarantees.Guarantee(HOLDS) for name in guarantees.NAMES}
     else:
         of_sessions = guarantees.judge(facts, judged.no_sessions)
     return Judgement(
-        transactions=len(history), anomalies=anomalies, models=models, strongest=strongest, sessions=of_sessions
+        transactions=len(history), anomalies=anomalies, models=models, strongest=_strongest(models),
+        sessions=of_sessions,
+    )  # fmt: skip
+
+
+def strictly_serializable(transactions: int) -> Judgement:
+    """Of a history of which that is proved."""
+    models = {model: Verdict(HOLDS) for model in (*MODELS, LINEARIZABLE)}
+    sessions = {name: guarantees.Guarantee(HOLDS) for name in guarantees.NAMES}
+    return Judgement(
+        transactions=transactions, anomalies=[], models=models, strongest=_strongest(models), sessions=sessions
     )
+
+
+def _strongest(models: Mapping[str, Verdict]) -> list[str]:
+    holding = [m for m in MODELS if models[m].verdict == HOLDS]
+    return [m for m in holding if not any(m in weaker(other) for other in holding)]
 
 
 def _without(transaction: Transaction, sessions: bool, realtime: bool) -> Transaction:

@@ -13,8 +13,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order
 
+from spark_etl.blackbox.intervals import Interval
 from spark_etl.certify.key import Ordered
-from spark_etl.search.cycles import Interval, components, cyclic_nodes, find_cycles
+from spark_etl.search.cycles import components, cyclic_nodes, find_cycles
 
 MANY = 3_000
 """Transactions on circles; of fewer, all are looked at."""

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_etl.blackbox.intervals import NEVER, Interval
 from spark_etl.certify import circles, precedence, time
 from spark_etl.certify.arrays import (
     NOTHING,
@@ -43,7 +44,6 @@ from spark_etl.certify.id import AgreedLog, Transactions
 from spark_etl.certify.key import PLACED, READS, WRITES, Ordered, in_order
 from spark_etl.certify.source import Source
 from spark_etl.ingest.tables import place
-from spark_etl.search.cycles import NEVER, Interval
 
 DOUBTS_MAX = 1_000
 _NONE = pa.table({name: pa.array([], pa.binary()) for name in PLACED})

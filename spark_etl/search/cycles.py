@@ -1,54 +1,20 @@
 """Cycles in a graph of transactions: strongly connected components and a shortest cycle in each. Pure numpy and scipy.
-
-Real time is encoded without drawing an edge for every pair. The operations' ends, sorted, form a chain of nodes; an
-operation points to its own end, and every link of the chain to the operations that were invoked after it and before the
-next. A path over the chain is then exactly a real-time edge, with at most three edges per operation.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from spark_etl.blackbox.intervals import Interval, real_time
+
 CYCLES_MAX = 5
 STARTS_MAX = 200
 """From how many nodes of a component a shortest cycle is looked for; of more, from those that are likely, if any, and
 beyond it the cycle shown may not be shortest."""
-
-
-class Interval(NamedTuple):
-    """When operations ran, by one clock: arrays of node, invocation and end (no end: the largest int64)."""
-
-    node: np.ndarray
-    invoke: np.ndarray
-    complete: np.ndarray
-
-
-NEVER = np.iinfo(np.int64).max
-
-
-def _real_time(intervals: list[Interval], nodes: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Edges (source, target) over the chains, and the number of nodes including theirs."""
-    sources: list[np.ndarray] = []
-    targets: list[np.ndarray] = []
-    for node, invoke, complete in intervals:
-        ended = complete != NEVER
-        order = np.argsort(complete[ended], kind="stable")
-        ends = complete[ended][order]
-        chain = nodes + np.arange(len(ends))
-        nodes += len(ends)
-        sources += [node[ended][order], chain[:-1]]
-        targets += [chain, chain[1:]]
-        last = np.searchsorted(ends, invoke, side="left") - 1  # the last end strictly before the invocation
-        after = last >= 0
-        sources.append(chain[last[after]])
-        targets.append(node[after])
-    empty = np.empty(0, np.int64)
-    return np.concatenate([empty, *sources]), np.concatenate([empty, *targets]), nodes
 
 
 def find_cycles(
@@ -81,7 +47,7 @@ def components(
 ) -> tuple[csr_matrix, np.ndarray, np.ndarray]:
     """The graph with real time (its nodes are behind the others), every node's component, and how many nodes below
     `nodes` each component has."""
-    rt_source, rt_target, count = _real_time(intervals, nodes)
+    rt_source, rt_target, count = real_time(intervals, nodes)
     rows, columns = np.concatenate([source, rt_source]), np.concatenate([target, rt_target])
     graph = csr_matrix((np.ones(len(rows), np.int8), (rows, columns)), shape=(count, count))
     _, labels = connected_components(graph, directed=True, connection="strong")

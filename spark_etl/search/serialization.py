@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_etl.blackbox.cycles import name
+from spark_etl.blackbox.intervals import NEVER, Interval
 from spark_etl.frames.columns import id_text, key_text, version_text
 from spark_etl.frames.edges import KINDS, WR, WW
 from spark_etl.report import Edge, Operation, Violation
-from spark_etl.search.cycles import NEVER, Interval, cyclic_nodes, find_cycles
+from spark_etl.search.cycles import cyclic_nodes, find_cycles
 
 IN_DOUBT = "it depends on which deletions of a key were seen by those who read that it is absent"
 

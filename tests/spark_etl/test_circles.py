@@ -7,8 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from spark_etl.blackbox.intervals import NEVER, Interval
 from spark_etl.certify import circles
-from spark_etl.search.cycles import NEVER, Interval, cyclic_nodes, find_cycles
+from spark_etl.search.cycles import cyclic_nodes, find_cycles
 
 NOBODY = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 

@@ -7,7 +7,8 @@ from collections import Counter
 
 import numpy as np
 
-from spark_etl.search.cycles import CYCLES_MAX, NEVER, STARTS_MAX, Interval, cyclic_nodes, find_cycles
+from spark_etl.blackbox.intervals import NEVER, Interval
+from spark_etl.search.cycles import CYCLES_MAX, STARTS_MAX, cyclic_nodes, find_cycles
 from tests.spark_etl.brute_cycles import closure, shortest_cycle
 
 
