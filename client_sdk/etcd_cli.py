@@ -5,11 +5,10 @@ from __future__ import annotations
 from client_sdk.rights_cli import role_app
 from kvstore.console import INSTEAD_OF_OPTIONS, instead, make_app
 
-TOKENS = "there are no users and no passwords, but tokens: `kvstore token create NAME --role ROLE`"
 ROLES = "a role is told as a whole: `kvstore role put NAME --read PREFIX --write PREFIX`; `kvstore role list` shows all"
 
 INSTEAD = {
-    "user": TOKENS,
+    "user": INSTEAD_OF_OPTIONS["--user"],
     "compaction": "what was overwritten is dropped by its age: limits.history_ms and limits.history_bytes_max",
     "version": "here it is `kvstore --version`",
     "defrag": "nothing has to be defragmented",
@@ -38,10 +37,6 @@ INSTEAD_OF_OPTIONS |= {
     **dict.fromkeys([f"{command} --prev-kv" for command in ("put", "del", "delete", "watch")], PREVIOUS),
     "del --from-key": "here it is --start KEY",
     **dict.fromkeys(("txn -i", "txn --interactive"), "one argument: JSON, a file of it, or - for standard input"),
-    **dict.fromkeys(("-w", "--write-out"), "here it is -o json"),
-    "--command-timeout": "here it is --timeout SECONDS, after the command",
-    "--cacert": "here it is --ca FILE",
-    "--user": TOKENS,
 }
 
 app = make_app("As etcdctl calls it.")

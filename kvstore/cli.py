@@ -72,6 +72,13 @@ def main(arguments: Sequence[str] | None = None, *others: typer.Typer) -> NoRetu
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def command_names() -> set[str]:
+    """Of the commands that `main` runs without others, and of their groups."""
+    names = [group.name for one in (cluster_cli.app, app) for group in one.registered_groups]
+    names += [command.name for one in (cluster_cli.app, app) for command in one.registered_commands]
+    return {str(name) for name in names}
+
+
 def _explain(error: Exception) -> int:
     """One line for everything that is not our own bug; the exit status."""
     usage = getattr(error, "format_message", None)

@@ -101,7 +101,12 @@ def instead(app: typer.Typer, name: str, sentence: str) -> None:
     app.command(name, hidden=True, context_settings=anything)(command)
 
 
-INSTEAD_OF_OPTIONS: dict[str, str] = {}
+INSTEAD_OF_OPTIONS: dict[str, str] = {
+    **dict.fromkeys(("-w", "--write-out"), "here it is -o json"),
+    "--command-timeout": "here it is --timeout SECONDS, after the command",
+    "--cacert": "here it is --ca FILE",
+    "--user": "there are no users and no passwords, but tokens: `kvstore token create NAME --role ROLE`",
+}
 """"command --option", or only "--option" for any command, that others have and we have not -> what we say."""
 
 

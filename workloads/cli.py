@@ -1,19 +1,19 @@
 """The command `kvstore`: the commands of the server, of clients, and the benchmarks, in one.
 
 Exit status 0: done; 1: failed, certainly without effect; 2: outcome unknown; 3: no such key. A user's mistake is one
-line on standard error. Modules that only some commands need are imported by those commands.
+line on standard error. Modules that only some commands need are imported by those commands, and the client only if the
+first word is not one of the server's commands.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from client_sdk import KvError, etcd_cli, leases_cli, locks_cli, rights_cli
-from client_sdk import cli as client
 from kvstore import cli as server
 from kvstore.console import Output, OutputOption, UserError, make_app, say
 
@@ -57,6 +57,7 @@ def bench_command(
 ) -> int:
     """Measure a running cluster, or compare with etcd, or protocols: throughput, latency and costs by clients."""
 
+    from client_sdk import KvError
     from workloads.bench import against as versus
     from workloads.bench import compare, etcd, measure, wrk
     from workloads.bench.kinds import chosen
@@ -121,6 +122,7 @@ def nemesis_command(
     growth: Annotated[bool, typer.Option(help="A shard is added.")] = True,
 ) -> int:
     """Run a new cluster on this machine under load and faults, and judge it: exit status 0 only if nothing is wrong."""
+    from client_sdk import KvError
     from multicast.registry import UnknownProtocol
     from workloads.nemesis import run
     from workloads.nemesis.cluster import NemesisFailed
@@ -150,6 +152,7 @@ def soak_command(
     directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("soak-run"),
 ) -> int:
     """Run a new cluster under a steady load: exit status 0 only if all is flat in the second half."""
+    from client_sdk import KvError
     from workloads import soak
 
     if not 0 < minutes <= 24 * 60:
@@ -174,6 +177,7 @@ def bench_watch_command(
     directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("watch-run"),
 ) -> int:
     """Run a new cluster under watches and puts: exit status 0 only if all was told soon, and memory is flat."""
+    from client_sdk import KvError
     from workloads import soak, watched
 
     if not 0 < seconds <= 24 * 3600:
@@ -198,4 +202,10 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit."""
-    server.main(arguments, client.app, leases_cli.app, locks_cli.app, rights_cli.app, etcd_cli.app, measuring)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and (words[0] == "--version" or words[0] in server.command_names()):
+        server.main(words)
+    from client_sdk import cli as client
+    from client_sdk import etcd_cli, leases_cli, locks_cli, rights_cli
+
+    server.main(words, client.app, leases_cli.app, locks_cli.app, rights_cli.app, etcd_cli.app, measuring)

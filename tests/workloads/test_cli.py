@@ -477,6 +477,13 @@ def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
     assert heavy.isdisjoint(done.stdout.split())
 
 
+def test_what_is_not_for_clients_starts_without_the_client(tmp_path: Path) -> None:
+    program = "import sys, workloads.cli\ntry: workloads.cli.main()\nfinally: print('client_sdk' in sys.modules)"
+    for words, told in ((["--version"], "False"), (["cluster", "status", str(tmp_path)], "False"), (["id"], "True")):
+        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+        assert done.stdout.split()[-1] == told, words
+
+
 def test_help_is_for_everything(alone: Shell) -> None:
     ran = alone("--help")
     assert ran.status == 0
