@@ -226,6 +226,7 @@ def ownership(cluster: SimulatedCluster, logs: Logs, moved: dict[Timestamp, Move
     wrong."""
     violations: list[str] = []
     owner = dict(enumerate(cluster.shard_map.slots))
+    given: dict[GroupId, set[GroupId]] = {}
     done: set[Timestamp] = set()
     for version, shard, executed in _in_order(logs):
         outcome, name = executed.outcome, executed.id.hex()
@@ -235,12 +236,15 @@ def ownership(cluster: SimulatedCluster, logs: Logs, moved: dict[Timestamp, Move
             if any([owner[slot] != move.source for slot in move.slots]):
                 violations.append(f"the move at {version} gave slots that shard {move.source} did not have")
             owner |= dict.fromkeys((*move.slots, own_slot(move.target)), move.target)
+            given.setdefault(move.source, set()).add(move.target)
         if outcome is None or move_of(executed.transaction) is not None:
             continue
-        # A read of several shards that is not ordered is of another place in each of them: by its keys there.
-        owners = {owner[slot] for slot in slots_of(executed.transaction)} if executed.version != ZERO else set()
+        # A read of several shards that is not ordered is of another place in each of them: by its keys there, and if it
+        # is of all keys, by what that shard has given away.
+        ordered = executed.version != ZERO
+        owners = {owner[slot] for slot in slots_of(executed.transaction)} if ordered else set()
         if is_everywhere(cluster.shard_map.homes_of(executed.transaction)[0]):
-            owners |= set(owner.values())
+            owners |= set(owner.values()) if ordered else given.get(shard, set())
         if outcome.status == MOVED and owners <= set(executed.destinations):
             violations.append(f"{name} was called moved at {version}, and went to the right shards")
         if outcome.status == APPLIED and not owners <= set(executed.destinations):

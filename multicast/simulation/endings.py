@@ -324,7 +324,8 @@ class Endings:
         world, rng = self._world, self._rng
         members = world.topology.groups[rng.choice(list(world.topology.groups))]
         before = self._ballots()
-        off = any(node.protocol.clock_off for node in world.nodes.values() if node.life)
+        shown = [node.offset_us for node in world.nodes.values() if node.life]
+        off = max(shown) - min(shown) > self._options.clock_skew_us_max // 2  # by then, or as soon as it is measured
         asks_first = getattr(self._options, "ask_first", False)
         if off or not asks_first or len(members) < 3 or members[0] not in before or self._judged.expects_copies():
             return
