@@ -159,8 +159,8 @@ def around(agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: 
     between = there & _between(order, pairs[stale])
     touches = touches[touches >= 0]
     wanted[touches] = True
-    at, seen = (_rows(found, halves(reads[name])) for name in ("gts", "version"))
-    wanted[seen[np.isin(at, touches) & (seen >= 0)]] = True
+    seen = _rows(found, halves(reads["version"].filter(pc.is_in(reads["gts"], value_set=_versions(found, touches)))))
+    wanted[seen[seen >= 0]] = True
     for table in placed.values():
         mine = np.isin(len(found.ids) + numbers(table["op"]), touches)
         said = _rows(found, halves(table["version"].filter(pa.array(mine))))
@@ -290,6 +290,12 @@ def _of_operations(
     lines[heard[heard >= 0]] = True
     wanted[node[lines]] = True
     return (node >= 0) & wanted[node]
+
+
+def _versions(found: Transactions, nodes: np.ndarray) -> pa.Array:
+    """Of those nodes that are transactions."""
+    data = found.gts[nodes[nodes < len(found.ids)]].astype(">u8")
+    return pa.Array.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data.tobytes())]).cast(pa.binary())
 
 
 def _rows(found: Transactions, versions: np.ndarray) -> np.ndarray:

@@ -106,6 +106,8 @@ def _places_of(
 
 def where(ops: Operations, reads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Shard and position of these reads at positions."""
+    if not len(reads):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return numbers(ops.said("shard"), -1)[reads], numbers(ops.said("position"), 0)[reads]
 
 
