@@ -45,8 +45,8 @@ LEAST_BYTES, LEAST_SECONDS = 32 * 1024, 1.0
 """Of a body that holds room at least so much has to come in so many seconds."""
 DEADLINE_GRAIN_SECONDS = 0.002
 REFUSAL_SECONDS, REFUSALS_PER_SECOND = 0.02, 10_000
-"""Refusals leave this often, together, and so many: clients that ask again at once, whatever `Retry-After` says, shall
-not have most of our time. One takes about 20 us."""
+"""Refusals leave this often, together, and so many, within a turn of the loop, too: clients that ask again at once,
+whatever `Retry-After` says, shall not have most of our time. One takes about 20 us."""
 REFUSED = (503, 507)
 """Statuses of what was not served though nothing is wrong with it."""
 GZIP_BYTES = 16 * 1024
@@ -362,6 +362,9 @@ class Calls:
         late = "more requests wait here than have lately been answered in time"
         self._too_late = errors.unavailable("overloaded", late).response()
         self._refused: deque[tuple[Call, Response]] = deque()
+        self._refused_at = 0.0
+        """When some of them were answered last, or the first of them came."""
+        self._refusing: asyncio.TimerHandle | None = None
         self.arriving = Arrivals(limits.in_flight_bytes_max)
         self.ordering = ByteBudget(limits.in_flight_bytes_max)
         self.streams: dict[Stream, None] = {}
@@ -387,22 +390,28 @@ class Calls:
         else:
             reason, response = "late", self._too_late
         self.metrics.refused(reason)
+        if not self._refused:
+            self._refused_at = call.began
         self._refused.append((call, response))
-        if len(self._refused) == 1:
-            self._refuse_later()
+        if self._refusing is None:
+            self._refusing = asyncio.get_running_loop().call_later(REFUSAL_SECONDS, self._refuse_in_time)
+        if call.began - self._refused_at >= REFUSAL_SECONDS:  # the timer's turn comes when all have been read
+            self._refuse(call.began)
         return True
 
-    def _refuse_later(self) -> None:
-        asyncio.get_running_loop().call_later(REFUSAL_SECONDS, self._refuse, time.monotonic())
+    def _refuse_in_time(self) -> None:
+        self._refusing = None
+        self._refuse(time.monotonic())
+        if self._refused and self._refusing is None:
+            self._refusing = asyncio.get_running_loop().call_later(REFUSAL_SECONDS, self._refuse_in_time)
 
-    def _refuse(self, since: float) -> None:
-        """Answer those that have been refused, or as many of them as the time since then allows."""
-        most = math.ceil((time.monotonic() - since) * REFUSALS_PER_SECOND)
+    def _refuse(self, now: float) -> None:
+        """Answer those that have been refused, or as many of them as the time since the last ones allows."""
+        most = math.ceil((now - self._refused_at) * REFUSALS_PER_SECOND)
+        self._refused_at = now
         for _ in range(min(len(self._refused), most)):
             call, response = self._refused.popleft()
             call.answer(response)
-        if self._refused:
-            self._refuse_later()
 
     def open(self, call: Call, timeout_ms: int) -> None:
         """From now on it has so much time."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from kvstore.api.cluster import ClusterJson
+from kvstore.api.http1 import Fields, Head
 from kvstore.api.model import RESULT_BYTES_MAX, KeyValue, OperationResult, Result, Transaction
 from kvstore.config import ConfigError, LogSettings, ReplicaConfig
 from kvstore.core import messages
@@ -18,6 +21,7 @@ from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
 from kvstore.core.rights import Rights
 from kvstore.http.app import HttpApi
+from kvstore.http.calls import REFUSAL_SECONDS, REFUSALS_PER_SECOND, Call
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
@@ -175,6 +179,36 @@ async def test_what_is_too_much_is_refused_before_its_body_is_read_and_taken_aga
         go.set()
         assert [(await one)[0] for one in taken] == [200] * 3
         assert (await client("PUT", "/v1/kv/more", b"x"))[0] == 200
+
+
+async def test_who_is_refused_does_not_wait_for_the_end_of_a_long_turn_of_the_loop() -> None:
+    """However many requests are read in it: a timer's turn comes only afterwards."""
+    told: list[Call] = []
+    async with serving(FakeNode(done)) as client:
+        calls, caller = client.api.calls, Mock(answered=told.append)
+        calls.admission.under_way_max = 0
+        begin, came = time.monotonic(), [0.0, 0.001, REFUSAL_SECONDS + 0.001, REFUSAL_SECONDS + 0.002]
+        for after in came:
+            call = Call(calls, caller, Head("GET", "/v1/kv/a", 1, Fields(b"")))
+            call.began = begin + after
+            assert calls.refuses(call)
+            assert len(told) == (3 if after > REFUSAL_SECONDS else 0)
+        await eventually(lambda: len(told) == 4)
+    assert [call.response.status for call in told if call.response] == [503] * 4
+
+
+async def test_refusals_leave_at_no_higher_rate_than_is_good_for_the_others() -> None:
+    told: list[Call] = []
+    async with serving(FakeNode(done)) as client:
+        calls, caller = client.api.calls, Mock(answered=told.append)
+        calls.admission.under_way_max = 0
+        begin, most = time.monotonic(), int(REFUSALS_PER_SECOND * REFUSAL_SECONDS)
+        for number in range(3 * most):
+            call = Call(calls, caller, Head("GET", "/v1/kv/a", 1, Fields(b"")))
+            call.began = begin + (number > 2 * most) * REFUSAL_SECONDS * 1.01
+            calls.refuses(call)
+        assert most <= len(told) <= 1.02 * most
+        await eventually(lambda: len(told) == 3 * most)
 
 
 async def test_on_a_full_disk_what_adds_is_refused_and_the_rest_goes_on() -> None:
