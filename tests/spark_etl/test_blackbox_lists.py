@@ -48,7 +48,7 @@ def read(key: Any, *values: int) -> list[Any]:
 
 def test_what_is_proved_holds_and_most_of_what_holds_is_proved():
     proved = holding = 0
-    for seed in range(1_500):
+    for seed in range(400):
         history = random_history(Random(f"{seed}/lists"), 5)
         if any(op.kind == "w" for t in history for op in t.ops):
             continue
@@ -58,7 +58,7 @@ def test_what_is_proved_holds_and_most_of_what_holds_is_proved():
             assert judgement == strictly_serializable(number), seed
         proved += number is not None
         holding += judgement.models["strong-serializable"].verdict == "holds" and not judgement.anomalies
-    assert proved > 0.8 * holding > 80
+    assert proved > 0.8 * holding > 20
 
 
 @pytest.mark.parametrize("overlapping", [False, True])

@@ -60,13 +60,13 @@ def differing(seeds: range) -> list[int]:
 
 def test_the_same_components_and_cycles_as_short_are_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(circles, "MANY", 0)
-    assert not differing(range(40))
+    assert not differing(range(25))
 
 
 def test_what_joins_components_is_needed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(circles, "MANY", 0)
     monkeypatch.setattr(circles.Graph, "joining", lambda self, kept: np.zeros(0, np.int64))
-    assert differing(range(40))
+    assert differing(range(25))
 
 
 def test_all_of_few_are_kept():
