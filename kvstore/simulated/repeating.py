@@ -10,6 +10,7 @@ from typing import Any
 from kvstore.api.model import Get, Transaction, compares_of, operations_of
 from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.requests import REMEMBERED_WINDOWS
+from kvstore.core.shards import TELL_US
 from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.late import Copies
 from multicast.types import ZERO, GroupId, created_us
@@ -62,12 +63,16 @@ class Repetitions:
         asked = self._open[number] = (operation, request)
 
         def answered(answer: Any) -> None:
-            if self._open.pop(number, None) is not None:
+            if isinstance(answer, Refused) and answer.retryable:  # by what a leader has said a moment ago, and it heals
+                world.after(TELL_US, ask)
+            elif self._open.pop(number, None) is not None:
                 self._answers.append((asked, world.now, answer))
 
-        members = world.topology.processes if shard is None else world.topology.groups[shard]
-        replicas = [pid for pid in members if world.node(pid).up]
-        world.request(self._rng.choice(replicas), request, answered)
+        def ask() -> None:
+            members = world.topology.processes if shard is None else world.topology.groups[shard]
+            world.request(self._rng.choice([pid for pid in members if world.node(pid).up]), request, answered)
+
+        ask()
 
     def _may_be_forgotten(self, operation: Operated, newest_us: int) -> bool:
         """Replicas do not forget at one instant. newest_us: of the last timestamp in any log."""

@@ -64,6 +64,7 @@ def test_late_copies_by_old_maps_take_effect_once_at_most(protocol, monkeypatch)
         pytest.param("skeen", 140031, READING, id="many questions of lookups do not fit a link, again and again"),
         pytest.param("primcast", 140095, READING, id="whom alone an added process knows is removed in the same breath"),
         pytest.param("white_box", 140153, READING, id="what was deleted and is written again keeps its lease"),
+        pytest.param("primcast", 171172, (), id="what a leader said of another shard is a moment old when all is over"),
         pytest.param("white_box", 170460, ("reads",), id="a leader goes whose clock is found to be off only then"),
         pytest.param("white_box", 170648, ("reads",), id="a shard comes in between the places of an unordered read"),
         pytest.param("ft_skeen", 82037, ("late",), id="a slot moves between the places of a read that is not ordered"),
