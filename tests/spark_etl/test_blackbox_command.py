@@ -24,19 +24,15 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command, with the tests' Spark."""
 
     @contextmanager
     def shared(*arguments: object) -> Iterator[Any]:
         yield spark
 
-    names = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
-    before = {name: spark.conf.get(name) for name in names}
     monkeypatch.setattr(command, "spark_session", shared)
-    yield invoke
-    for name, value in before.items():
-        spark.conf.set(name, value)
+    return invoke
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
