@@ -29,6 +29,7 @@ from kvstore.api.model import (
 from kvstore.api.model import Transaction as Txn
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.api.shard_map import ShardMap
+from kvstore.core.messages import Refused
 from kvstore.http import errors, request
 from multicast.types import ZERO, Timestamp
 
@@ -148,7 +149,7 @@ class FakeCluster:
         if fault == "timeout":
             raise errors.timed_out(1, UNKNOWN)
         if fault in ("expired", "id_expired"):
-            raise errors.refused(fault, f"faked {fault}", False, NOT_APPLIED)
+            raise errors.refused(Refused(fault, f"faked {fault}", False, NOT_APPLIED))
         if fault == "page":
             return web.Response(status=502, text="<html>bad gateway</html>")
         if fault != "reset_before":
@@ -173,7 +174,7 @@ class FakeCluster:
         if key_header in self.first_answers:
             first, answer = self.first_answers[key_header]
             if first != digest:
-                raise errors.refused("id_reused", "the id belongs to another request", False, NOT_APPLIED)
+                raise errors.refused(Refused("id_reused", "the id belongs to another request", False, NOT_APPLIED))
             return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         try:
             answer = self.execute_http(http, body, key_header or "")
