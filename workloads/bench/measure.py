@@ -77,9 +77,9 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
         if self.load not in LOADS:
             raise ValueError(f"load: {', '.join(LOADS)}, not {self.load!r}")
         if self.load == "wrk":
-            find_wrk()
             if self.rate or self.open_loop or any(kind not in KINDS for kind in self.kinds):
                 raise ValueError(f"wrk sends {', '.join(KINDS)} in closed loop only")
+            find_wrk()
         if self.rate and (not 1 <= self.rate <= 1_000_000 or self.open_loop):
             raise ValueError("rate: from 1 to 1000000 per second, and not together with shares of saturation")
 
