@@ -259,9 +259,9 @@ class LiveReplica:
 
     def _sweep(self) -> None:
         """Nobody reads a snapshot for ever, or a backup."""
+        self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)  # whatever comes of it now
         self._snapshots.sweep()
         self._store.cuts.sweep()
-        self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     def _on_ended(self, work: asyncio.Future[None]) -> None:
         """What never ends well if it ends with an error: the host, a commit."""

@@ -92,14 +92,18 @@ class Snapshots:
                 at = Timestamp.decode(timestamp)
                 return SnapshotChunk(_position(view), at, after, found, more or OF_PROTOCOL, total)
             except ViewGone:
-                self._views.pop(peer, None)
-                self._positions.pop(peer, None)
+                self._drop(peer)
                 return None  # it is asked for again
 
+    def _drop(self, peer: ProcessId) -> None:
+        view = self._views.pop(peer, None)
+        self._positions.pop(peer, None)
+        self._unread.discard(peer)
+        if view is not None:
+            view.close()
+
     def _open(self, peer: ProcessId) -> View:
-        old = self._views.pop(peer, None)
-        if old is not None:
-            old.close()
+        self._drop(peer)
         view = self._views[peer] = self._backend.view()
         self._positions[peer] = _position(view)
         return view
@@ -111,9 +115,8 @@ class Snapshots:
     def sweep(self) -> None:
         """Close the views that were not read since this was called last."""
         with self._lock:
-            for peer in self._unread:
-                self._views.pop(peer).close()
-                del self._positions[peer]
+            for peer in list(self._unread):
+                self._drop(peer)
             self._unread = set(self._views)
 
     # -- taking -------------------------------------------------------------------------------------------------------

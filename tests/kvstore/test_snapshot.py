@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import config, identity
+from kvstore import config, host, identity
 from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from kvstore.storage import snapshot
-from kvstore.storage.backend import MemoryBackend
+from kvstore.storage.backend import MemoryBackend, ViewGone
+from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import Store
 from multicast import checkpoint
 from multicast.types import ZERO, Timestamp
@@ -164,19 +166,62 @@ async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
         await asyncio.gather(*(replica.stop() for replica in replicas))
 
 
+def commit(store: Store, position: int, value: bytes) -> Timestamp:
+    """A value, with the delivery at this position."""
+    timestamp = Timestamp(position, 0)
+    store.write(b"k", value, timestamp)
+    store.reached(position, timestamp)
+    store.freeze(position)
+    store.commit()
+    store.thawed()
+    return timestamp
+
+
 def test_what_follows_on_a_snapshot_that_is_being_given_stays() -> None:
     backend = MemoryBackend()
     store, given = Store.open(backend), snapshot.Snapshots(backend)
-    store.write(b"k", b"v", Timestamp(5, 0))
-    store.reached(5, Timestamp(5, 0))
-    store.freeze(5)
-    store.commit()
+    commit(store, 5, b"v")
     assert given.lowest(9) == 9
     assert given.read(1, SnapshotRequest(0, ZERO, b"")) is not None
     given.sweep()
     assert (given.lowest(9), given.lowest(3)) == (5, 3)
     given.sweep()
     assert given.lowest(9) == 9
+
+
+def test_a_view_that_has_gone_meanwhile_is_swept_up_like_others(tmp_path: Path) -> None:
+    """A map that grows ends views."""
+    backend = LmdbBackend(tmp_path, map_size=1 << 20)
+    store, given = Store.open(backend), snapshot.Snapshots(backend)
+    first = commit(store, 5, b"v")
+    assert given.read(1, SnapshotRequest(0, ZERO, b"")) is not None
+    given.sweep()
+    commit(store, 6, os.urandom(1 << 21))
+    assert given.read(1, SnapshotRequest(5, first, b"\0k")) is None
+    given.sweep()
+    assert given.lowest(9) == 9
+    again = given.read(1, SnapshotRequest(5, first, b"\0k"))
+    assert again is not None and (again.position, again.after) == (6, b"")
+    backend.close()
+
+
+async def test_a_sweep_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "SWEEP_SECONDS", 0.005)
+    replica = LiveReplica(tmp_path, make_cluster(tmp_path, 1, 1, "white_box"), 0)
+    swept = []
+
+    def sweep() -> None:
+        swept.append(1)
+        raise ViewGone("it was closed")
+
+    monkeypatch.setattr(replica._snapshots, "sweep", sweep)
+    asyncio.get_running_loop().set_exception_handler(lambda _, __: None)
+    try:
+        with contextlib.suppress(ViewGone):  # the first one is of the start
+            await replica.start()
+        await eventually(lambda: len(swept) > 2, "it is swept again and again")
+    finally:
+        await replica.stop()
 
 
 async def test_a_lost_disk_comes_back_while_journals_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
