@@ -82,7 +82,7 @@ def judge(
         searched = linearize.linearize(history, configurations_max, initial=facts.initial, deadline=judged.end)
         models[LINEARIZABLE] = _searched(searched)
         anomalies += _not_linearizable("not-linearizable", searched)
-        spans = any(len({op.key for op in t.ops}) > 1 for t in history)
+        spans = any(len({op.key for op in t.ops}) > 1 for t in history) or bool(linearize.tied(history))
         if models[STRICT].verdict == UNDETERMINED and models[LINEARIZABLE].verdict != VIOLATED and spans:
             searched = linearize.linearize(history, configurations_max, True, facts.initial, judged.end)
             anomalies += _not_linearizable("not-strict-serializable", searched)

@@ -1,7 +1,8 @@
 """Linearizability by search, also for histories whose values repeat (Wing and Gong 1993; Lowe 2017; Porcupine).
 
 Either each key by itself, of each transaction only what it does there, or what transactions span together, which is
-strict serializability (parts that no transaction joins are judged apart: Herlihy and Wing 1990, Theorem 1).
+strict serializability (parts that no transaction joins are judged apart: Herlihy and Wing 1990, Theorem 1; that is of
+real time, so that what only its session puts in order is joined).
 For each such part: take the operations in an order that respects real time, execute them on a state, and go back where
 a read does not fit. A configuration (what was taken, the state) is never tried twice. An operation of unknown outcome
 may be taken at any time after its invocation, or never. Without real time the same search asks for serializability, and
@@ -42,8 +43,23 @@ class Searched(msgspec.Struct, frozen=True):
     stuck: tuple[int, ...] = ()
 
 
-def parts(history: Sequence[Transaction]) -> list[tuple[tuple[Key, ...], list[Transaction]]]:
-    """Keys that transactions touch together, and those transactions."""
+def tied(history: Sequence[Transaction]) -> list[tuple[Transaction, Transaction]]:
+    """Transactions of one session that real time does not order: one is answered and the other invoked at one time."""
+    last: dict[int, Transaction] = {}
+    found = []
+    for t in history:
+        before = last.get(t.process)
+        if before is not None and before.complete is not None and before.complete == t.invoke:
+            found.append((before, t))
+        if t.type == "ok":
+            last[t.process] = t
+    return found
+
+
+def parts(
+    history: Sequence[Transaction], joined: Sequence[tuple[Transaction, Transaction]] = ()
+) -> list[tuple[tuple[Key, ...], list[Transaction]]]:
+    """Keys that transactions touch together, and those transactions. joined: transactions that are not judged apart."""
     leader: dict[Key, Key] = {}
 
     def find(key: Key) -> Key:
@@ -52,10 +68,10 @@ def parts(history: Sequence[Transaction]) -> list[tuple[tuple[Key, ...], list[Tr
             key = leader[key]
         return key
 
-    for transaction in history:
-        keys = [op.key for op in transaction.ops]
-        for key in keys:
-            leader[find(key)] = find(keys[0])
+    groups = [t.ops for t in history] + [(*one.ops, *other.ops) for one, other in joined]
+    for ops in groups:
+        for op in ops:
+            leader[find(op.key)] = find(ops[0].key)
     members: dict[Key, list[Key]] = defaultdict(list)
     for key in leader:
         members[find(key)].append(key)
@@ -90,7 +106,7 @@ def linearize(
     lists = {op.key for t in history for op in t.ops if op.kind == "append" or isinstance(op.value, tuple)}
     found: list[Searched] = []
     hard: list[tuple[int, _Search]] = []
-    for keys, transactions in parts(history) if together else projections(history):
+    for keys, transactions in parts(history, tied(history)) if together else projections(history):
         if any(t.invoke is None or (t.complete is None and t.type == "ok") for t in transactions):
             found.append(Searched(keys, UNDETERMINED, 0, "some of its operations have no real time"))
             continue

@@ -2,8 +2,9 @@
 
 Nothing is built for a transaction: lines become arrays, and these edges. Every read is a beginning of the longest one
 of its list, whose elements were appended once each; what no read shows comes behind it, in the order of invocations. If
-these versions (ww, wr, rw) and real time have no circle, the transactions in any order that follows both are an
-execution that answers all that was answered. Whatever else a history holds is left to `judge`: this accuses nobody.
+these versions (ww, wr, rw), sessions and real time have no circle, the transactions in any order that follows all of
+them are an execution that answers all that was answered. Sessions do not follow from real time: by a coarse clock an
+answer and the next invocation are at one time. Whatever else a history holds is left to `judge`: this accuses nobody.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class _Columns:
             if line.type == "fail":
                 continue
             ok, complete, ops = line.type == "ok", line.complete, line.ops
-            transactions += (ok, line.invoke, NEVER if complete is None else complete)
+            transactions += (ok, line.process, line.invoke, NEVER if complete is None else complete)
             own = _own(ops) if ok and len(ops) > 1 and len({op[1] for op in ops}) < len(ops) else None
             for number, (kind, name, value) in enumerate(ops):
                 key = keys.setdefault(name, len(keys))
@@ -120,7 +121,7 @@ def certified(texts: Iterable[bytes]) -> int | None:
 
 
 def _prove(columns: _Columns) -> None:
-    ok, invoke, complete = columns.table("transactions", 3)
+    ok, process, invoke, complete = columns.table("transactions", 4)
     _demand((invoke <= complete) & ((ok == 0) | (complete != NEVER)))
     complete = np.where(ok != 0, complete, NEVER)
     appender, append_key, appended = columns.table("appends", 3)
@@ -152,11 +153,20 @@ def _prove(columns: _Columns) -> None:
     _demand(~saw | (version != reader))
     nodes = np.flatnonzero(committed)
     source, target, count = real_time([Interval(nodes, invoke[nodes], complete[nodes])], len(ok))
-    source = np.concatenate([writer[:-1][follows], version[saw], reader[missed], source])
-    target = np.concatenate([writer[1:][follows], reader[saw], next_[missed], target])
+    earlier, later = _sessions(nodes, process[nodes], ok[nodes] != 0)
+    source = np.concatenate([writer[:-1][follows], version[saw], reader[missed], earlier, source])
+    target = np.concatenate([writer[1:][follows], reader[saw], next_[missed], later, target])
     graph = csr_matrix((np.ones(len(source), np.int8), (source, target)), shape=(count, count))
     found, _ = connected_components(graph, directed=True, connection="strong")
     _demand(found == count)
+
+
+def _sessions(nodes: np.ndarray, process: np.ndarray, ok: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `models.session_edges`: to each from the last acknowledged one before it in its process."""
+    order = np.argsort(process, kind="stable")
+    last = np.append(-1, np.maximum.accumulate(np.where(ok[order], np.arange(len(order)), -1)))[:-1]
+    follows = (last >= 0) & (process[order[last]] == process[order])
+    return nodes[order[last[follows]]], nodes[order[follows]]
 
 
 def _beginnings(

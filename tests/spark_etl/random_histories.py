@@ -66,17 +66,18 @@ def _made_up(random: Random, written: list[Any], own: list[Any], lists: bool) ->
 
 
 def _timed(random: Random, done: list[tuple[str, list[Op]]]) -> list[Transaction]:
-    """Sessions one after the other; a process ends with a transaction of unknown outcome."""
-    overlap = random.choice((1, 3, 8))
+    """Sessions one after the other; a process ends with a transaction of unknown outcome. By a coarse clock an answer
+    and the next invocation are at one time."""
+    overlap, least = random.choice((1, 3, 8)), random.choice((0, 1))
     free: dict[int, int] = {}
     ended: set[int] = set()
     found: list[Transaction] = []
     now = 0
     for index, (kind, ops) in enumerate(done):
         process = random.choice([p for p in range(8) if p not in ended][:3])
-        now += random.randint(1, 3)
-        invoke = max(now, free.get(process, 0) + 1)
-        complete = invoke + random.randint(1, overlap)
+        now += random.randint(least, 3)
+        invoke = max(now, free.get(process, 0) + least)
+        complete = invoke + random.randint(least, overlap)
         free[process] = complete
         if kind == "info":
             ended.add(process)

@@ -102,6 +102,14 @@ def test_what_is_wrong_or_of_another_kind_is_not_proved(transactions: list[tuple
     assert certified(told(*transactions)) is None
 
 
+def test_a_session_is_in_order_by_a_coarse_clock_too():
+    """The answer and the next invocation are at one time, so that real time does not order them."""
+    wrote = {"process": 0, "type": "ok", "invoke": 0, "complete": 5, "ops": [append("x", 1)]}
+    missed = {"process": 0, "type": "ok", "invoke": 5, "complete": 9, "ops": [read("x")]}
+    assert certified([json.dumps(line).encode() for line in (wrote, missed)]) is None
+    assert certified([json.dumps(line).encode() for line in (wrote, missed | {"process": 1})]) == 2
+
+
 @pytest.mark.parametrize("change", [{"invoke": None}, {"complete": None}, {"complete": 2}, {"type": "other"}])
 def test_lines_without_times_are_left_to_the_judge(change: dict[str, Any]):
     line = {"process": 1, "type": "ok", "invoke": 3, "complete": 5, "ops": [append("x", 1)]}

@@ -141,6 +141,19 @@ def test_values_that_repeat_are_told_apart():
     assert models["strong-session-serializable"].verdict == HOLDS
 
 
+@pytest.mark.parametrize("spans", [False, True])
+def test_keys_of_one_session_are_not_searched_apart_where_a_coarse_clock_does_not_order_it(spans: bool):
+    """Each process reads what the other one is about to write; which write of a value it was is not known."""
+    ops = [(0, "r", "x"), (0, "w", "y"), (1, "r", "y"), (1, "w", "x"), (2, "w", "x"), (2, "w", "y")]
+    times = [(0, 5), (5, 9), (0, 5), (5, 9), (20, 21), (22, 23)]
+    made = [(process, when, (Op(kind, key, 1),)) for (process, kind, key), when in zip(ops, times, strict=True)]
+    made += [(3, (30, 31), (Op("w", "z", 1), Op("w", "u", 1)))] if spans else []
+    history = [Transaction(i, process, "ok", *when, there) for i, (process, when, there) in enumerate(made)]
+    models = judge(history).models
+    assert models[LINEARIZABLE].verdict == HOLDS and models["serializable"].verdict == HOLDS
+    assert models["strong-serializable"].verdict == VIOLATED
+
+
 def test_many_values_that_repeat_are_searched_without_real_time():
     ops = [[Op("w", "x", i % 2)] if i % 3 else [Op("r", "x", 1)] for i in range(1, 40)]
     history = [Transaction(i, i % 5, "ok", None, None, tuple(there)) for i, there in enumerate(ops)]
