@@ -7,6 +7,7 @@ command that started it; its output is appended to `DIR/replicas/<id>/log`.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import ssl
@@ -67,20 +68,31 @@ class Started(msgspec.Struct):
 def fetch(
     url: str, seconds: float = HTTP_SECONDS, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """(status, body) of a GET, or of a POST of `body`, past any proxy. OSError if nobody answers. For certificates it
-    trusts whom `open_cluster` has told, else the file that the environment names in KVSTORE_CA, else the system.
-    It shows the token that the environment has in KVSTORE_TOKEN."""
+    """(status, body) of a GET, or of a POST of `body`, past any proxy. OSError if nobody answers, or not to the end, or
+    not in HTTP. For certificates it trusts whom `open_cluster` has told, else the file that the environment names in
+    KVSTORE_CA, else the system. It shows the token that the environment has in KVSTORE_TOKEN."""
     try:
         token = os.environ.get("KVSTORE_TOKEN", "")
         named = {"Authorization": f"Bearer {token}"} if token else {}
         asked = urllib.request.Request(url, body, {**named, **(headers or {})})
-        with _opener(asked.type).open(asked, timeout=seconds) as answer:
+        with _whole(), _opener(asked.type).open(asked, timeout=seconds) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
-        with error:
+        with error, _whole():
             return error.code, error.read()
     except urllib.error.URLError as error:  # it says <urlopen error ...> of what it wraps
         raise error.reason if isinstance(error.reason, OSError) else error from None
+
+
+@contextlib.contextmanager
+def _whole() -> Iterator[None]:
+    """What http.client raises of half an answer, or of one that is not HTTP, is no OSError."""
+    try:
+        yield
+    except http.client.IncompleteRead:
+        raise ConnectionResetError("the answer broke off") from None
+    except http.client.HTTPException as error:
+        raise OSError(f"no answer in HTTP: {error}") from None
 
 
 @cache

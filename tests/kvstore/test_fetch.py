@@ -1,0 +1,99 @@
+"""Who dies in the midst of an answer, and who never spoke HTTP, is to the commands as who does not answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvstore.api.cluster import ReplicaJson, ShardJson
+from kvstore.backup import take
+from kvstore.cluster import fetch, is_ready
+from kvstore.config import load
+from kvstore.identity import create
+from kvstore.status import statuses
+from kvstore.storage.cut import CutRows, encode_cut_rows
+from multicast.types import Timestamp
+from tests.kvstore.live import make_cluster
+
+HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+HALF_REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 100\r\n\r\nhalf"
+HALF_CHUNK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\nhalf"
+HALF_HEAD = b"HTTP/1.1 200 OK\r\nContent-Le"
+BANNER = b"SSH-2.0-OpenSSH_9.6\r\n"
+BROKEN = [
+    pytest.param(answer, id=name)
+    for name, answer in {
+        "half": HALF, "half-refused": HALF_REFUSED, "half-chunk": HALF_CHUNK, "half-head": HALF_HEAD, "banner": BANNER
+    }.items()
+]  # fmt: skip
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """A port where everybody gets this, and then the end of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # it is closed
+                while True:
+                    connection, _ = listening.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("answer", [one for one in BROKEN if one.id != "half-head"])
+def test_half_an_answer_is_none(answer: bytes) -> None:
+    with answering(answer) as port, pytest.raises(OSError, match=r"broke off|no answer in HTTP: .*SSH"):
+        fetch(f"http://127.0.0.1:{port}/readyz")
+
+
+@pytest.mark.parametrize("answer", [one for one in BROKEN if one.id != "half-head"])
+def test_the_status_of_a_cluster_tells_the_others_when_another_program_has_the_port(
+    tmp_path: Path, answer: bytes
+) -> None:
+    with answering(answer) as port:
+        made = make_cluster(tmp_path, 1, 3, "white_box")
+        one = msgspec.structs.replace(made.replicas[0], http_port=port)
+        create(tmp_path, msgspec.structs.replace(made, replicas=(one, *made.replicas[1:])))
+        assert not is_ready(load(tmp_path).replicas[0])
+        assert [line.state for line in statuses(tmp_path)] == ["down"] * 3
+
+
+@pytest.mark.parametrize("answer", BROKEN)
+def test_a_backup_asks_another_replica_for_the_portion_that_broke_off(
+    tmp_path: Path, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(take, "PAUSE_SECONDS", 0.0)
+    cut = Timestamp(7, 0)
+    body = encode_cut_rows(CutRows(1, cut, b"d" * 16, [(b"k", b"v")], b""))
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with answering(answer) as dying, answering(whole) as living, contextlib.ExitStack() as opened:
+        replicas = [ReplicaJson(n, f"http://127.0.0.1:{port}") for n, port in enumerate((dying, living))]
+        fetched = take._Fetch(ShardJson(id=0, replicas=replicas), str(cut), None, tmp_path, opened)
+        fetched.next()
+        assert fetched.writer.rows == 0
+        fetched.next()
+        assert fetched.done and fetched.writer.rows == 1
+
+
+def test_a_cut_is_asked_for_at_another_replica() -> None:
+    body = b'{"version": "v"}'
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with answering(HALF) as dying, answering(whole) as living:
+        assert take._cut([f"http://127.0.0.1:{port}" for port in (dying, living)]) == "v"
