@@ -43,7 +43,7 @@ from client_sdk.observing import Observed, OnDone
 from client_sdk.requests import ARGUMENTS, Answer, Request, positive_seconds
 from client_sdk.routing import ClusterView, Router
 from kvstore.api.answers import MalformedAnswer
-from kvstore.api.events import Event
+from kvstore.api.events import ENDED, LAGGED, Event
 from kvstore.api.problem import UNKNOWN, parse_problem
 from kvstore.api.rights import id_of
 from multicast.types import Timestamp
@@ -150,19 +150,21 @@ class Attempts:
     async def watch(
         self, query: str, after: Timestamp | None, progress: bool, seconds: float | None
     ) -> AsyncIterator[Event]:
-        """What `GET /v1/watch` tells, by one replica after the other. seconds: so long nobody may serve it."""
+        """What `GET /v1/watch` tells, by one replica after the other. seconds: so long nobody may serve it; they begin
+        where a stream ends, for whoever takes events slowly asks nobody meanwhile."""
         loop, patience = self._own_loop(), self.timeout if seconds is None else seconds
         call, pause = _Call(requests.cluster(), loop.time() + patience), WATCH_PAUSE_SECONDS
         while not self._closed:
-            url, why = self._untried(self._router.anybody(loop.time()), call), "the stream ended"
+            url, why, last = self._untried(self._router.anybody(loop.time()), call), "the stream ended", ""
+            served = False
             begins, fields = self._attempt_timeout + ANSWER_GRACE_SECONDS, self._authorization
             try:
                 told = watching.events(self._connections, url, query, fields, after, begins)
                 async with aclosing(told) as stream:
                     async for event in stream:
                         self._router.trust(url)
-                        call.deadline, pause = loop.time() + patience, WATCH_PAUSE_SECONDS
-                        after = event.version
+                        last, after, pause = event.kind, event.version, WATCH_PAUSE_SECONDS
+                        served |= last != ENDED
                         if watching.is_told(event, progress):
                             yield event
             except watching.Refused as error:
@@ -170,9 +172,12 @@ class Attempts:
                 why = str(error)
             except (OSError, TimeoutError, MalformedAnswer) as error:
                 why = str(error) or "no answer"
-            if loop.time() >= call.deadline:
+            if served:
+                call.deadline = loop.time() + patience
+            elif loop.time() >= call.deadline:
                 raise call.give_up(f"nobody serves the watch for {patience:g} s; at last {url}: {why}")
-            self._failed(url, why)
+            if last != LAGGED:  # which says nothing against the replica
+                self._failed(url, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, WATCH_PAUSE_SECONDS_MAX)
         raise call.give_up("the client was closed", unsent=ClosedClient)

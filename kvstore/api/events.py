@@ -97,14 +97,20 @@ class EventReader:
     """Bytes in, events out."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that are complete now. MalformedAnswer."""
-        *blocks, self._rest = (self._rest + data).split(b"\n\n")
-        if len(self._rest) > EVENT_BYTES_MAX:
+        rest, looked = self._rest, max(0, len(self._rest) - 1)  # what is before has no end of an event: not again
+        rest += data
+        events, begin = [], 0
+        while (end := rest.find(b"\n\n", max(begin, looked))) >= 0:
+            events.append(_parse(bytes(rest[begin:end])))
+            begin = end + 2
+        del rest[:begin]
+        if len(rest) > EVENT_BYTES_MAX:
             raise MalformedAnswer(f"an event of more than {EVENT_BYTES_MAX} bytes")
-        return [_parse(block) for block in blocks]
+        return events
 
 
 def _parse(block: bytes) -> Event:

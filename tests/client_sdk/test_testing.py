@@ -74,6 +74,25 @@ def test_requests_fail_as_a_test_wants_it() -> None:
                 assert other.token > lock.token
 
 
+async def test_a_watch_whose_events_are_taken_slowly_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time runs from where the stream ends: what its owner did meanwhile was no silence of replicas."""
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    with MemoryStore() as memory:
+        async with AsyncClient(memory, timeout=60) as store:
+            version = await store.put("k", "1")
+            watch = store.watch("k", after=version, timeout=5)
+            second = await store.put("k", "2")
+            assert (await anext(watch)).version == second
+            monkeypatch.setattr(loop, "time", lambda: clock() + 3600)
+            with memory.down():
+                pass
+            third = await store.put("k", "3")
+            assert (await anext(watch)).version == third
+            with memory.down(), pytest.raises(Unavailable, match="nobody serves the watch"):
+                await anext(store.watch("k", timeout=0.1))
+
+
 def test_a_light_installation_is_told_what_to_install() -> None:
     program = "import sys; sys.modules['structlog'] = None; import client_sdk.testing"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
