@@ -116,9 +116,9 @@ def certify_told(source: Source, logs: Mapping[int, log.ShardLog]) -> None:
     reads = [Rows(source, "reads", seen.READS, one, by="gts") for one in accounts]
     for number, bound in enumerate([*map(tuple, _versions_upto(cuts).tolist()), _ALL]):
         there = pa.concat_tables([one.upto(bound) for one in reads])
-        if (answers := lines.of(number)) is not None:
-            row, key, version = entries(answers["reads"])
-            seen.as_read(halves(answers["id"]), halves(answers["version"]), row, key, version, there)
+        answers = lines.of(number)
+        row, key, version = entries(answers["reads"])
+        seen.as_read(halves(answers["id"]), halves(answers["version"]), row, key, version, there)
 
 
 def _cuts(logs: Mapping[int, log.ShardLog]) -> np.ndarray:
@@ -177,10 +177,7 @@ class _Clients:
         self, number: int, logs: Sequence[AgreedLog], found: id.Transactions, sent: np.ndarray, held: Mapping[int, int]
     ) -> None:
         """A window. sent: `slices.first_sent` of its messages; held: as `client.thin`."""
-        lines = self._lines.of(number)
-        if lines is None:
-            return
-        ops = client.operations(lines)
+        ops = client.operations(self._lines.of(number))
         at = client.placed(ops, found)
         trust(ops.ok & ~ops.at_position, "an operation that did not end well")
         self._functions.update(client.functions(ops))
@@ -188,7 +185,7 @@ class _Clients:
         client.answers(ops, at, found, None)
         course = time.steps(ops, at, found, logs)
         self._late += time.against_real_time(ops, course, self._latest)
-        self._latest = max(self._latest, int(ops.invoke[course.op].max()))
+        self._latest = max(self._latest, int(ops.invoke[course.op].max(initial=NOTHING)))
         precedence.certify(ops, at, found, course, logs, self._before)
         self._answered += len(ops.ok)
         shift = slices.shifts(ops, at, found.message, sent)
@@ -261,6 +258,7 @@ class _Windows:
         self._window = np.full(total, _NO_WINDOW, np.uint16)
         self._ahead: dict[int, list[pa.Table]] = {}
         self._paths = paths
+        self._none = pq.read_schema(paths[0]).empty_table().select(self._columns)
 
     def put(self, version: np.ndarray, *rows: np.ndarray) -> None:
         """Rows into the windows of their versions."""
@@ -287,9 +285,9 @@ class _Windows:
                 begin = end
         return found
 
-    def of(self, window: int) -> pa.Table | None:
-        """Those of a window, if there are any; windows are asked for in turn, when all rows are put. Lines of the next
-        ones that are read by the way are kept."""
+    def of(self, window: int) -> pa.Table:
+        """Those of a window, maybe none; windows are asked for in turn, when all rows are put. Lines of the next ones
+        that are read by the way are kept."""
         for one in self._groups:
             wanted = {w for w in one.windows if window <= w <= window + _AHEAD} if window in one.windows else set()
             one.windows -= wanted
@@ -302,7 +300,7 @@ class _Windows:
                         part = pa.Table.from_batches([batch])
                         self._ahead.setdefault(w, []).append(part if mine.all() else part.filter(pa.array(mine)))
         parts = self._ahead.pop(window, [])
-        return pa.concat_tables(parts, promote_options="default") if parts else None
+        return pa.concat_tables(parts, promote_options="default") if parts else self._none
 
 
 class _Lines(_Windows):

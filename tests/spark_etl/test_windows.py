@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from spark_etl.bench import inputs
 from spark_etl.bench.inputs import Shape, generate
 from spark_etl.certify import precedence, runs, shards, source, windows
-from spark_etl.certify.arrays import DOUBTS, Suspect, halves
+from spark_etl.certify.arrays import DOUBTS, Suspect, halves, index_in
 from spark_etl.certify.proof import CLIENTS, PRECEDENCE, READS, Proof
 from tests.spark_etl import certified
 from tests.spark_etl.random_runs import KNOWN, correct_run, random_run
@@ -189,6 +190,35 @@ def test_what_precedes_is_carried_from_window_to_window(
     assert whole.late and not whole.holds(PRECEDENCE) and told["runs.certify proved"] == (not carried)
     assert carried or bit_by_bit.holds(PRECEDENCE)
     assert not carried or plain(whole) == plain(bit_by_bit)
+
+
+@pytest.mark.usefixtures("short")
+def test_runs_with_missing_lines_are_judged_alike(
+    tmp_path: Path, told: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What precedes is carried from shard to shard in a window of which no client has told, too."""
+    monkeypatch.setattr(inputs, "EPOCH", 1_000)
+    monkeypatch.setattr(inputs, "CHUNK", 1_000)
+    manifest = generate(Shape(1_500, shards=2, replicas=1), tmp_path)
+    path = tmp_path / inputs.HISTORY.replace("bench.jsonl", "h0-b0.parquet")
+    lines = pq.read_table(path)
+    column = lines.schema.get_field_index("at_us")
+    time = np.repeat(halves(lines["version"].filter(pc.is_valid(lines["version"])))[:, 0].astype(np.int64), 2)
+    delivered = source.source(tmp_path, manifest.files()).read("deliveries", ["id"], [0])
+    first_shard = index_in(halves(lines["id"]), halves(delivered["id"])) >= 0
+    everywhere = int(time[2 * (inputs.EPOCH - 1)])
+    seen: Counter[bool] = Counter()
+    for seed in range(8):
+        rng = Random(seed)
+        begin, length = everywhere - rng.randrange(60, 130), rng.choice((80, 150, 200))
+        there = (time < begin) | (time >= begin + length)
+        late = first_shard & (time >= begin - rng.randrange(20))
+        at = lines["at_us"].to_numpy() + late * rng.choice((0, 1_000_000_000))
+        pq.write_table(lines.set_column(column, "at_us", pa.array(at)).filter(pa.array(there)), path)
+        whole, bit_by_bit = both(lambda: certified.of_tables(tmp_path, manifest), 50, 150)
+        assert plain(whole) == plain(bit_by_bit), seed
+        seen[whole.holds(PRECEDENCE)] += 1
+    assert min(seen[holds] for holds in (True, False)) > 1, seen
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=12), st.integers(0, 12))
