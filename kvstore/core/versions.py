@@ -12,6 +12,9 @@ version. A shard in which nothing happens never gets there by itself: while some
 is late enough, the replica multicasts an *empty* transaction to its shard, one at a time for all who wait; to all
 shards, if that does not help because its own clock is behind those of others. A version
 beyond all clocks would make it do so for ever, so it is refused.
+
+Whoever has a token is judged where he asks and once more where he is answered, by the rights that the replica where he
+asks has then.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Unread
+from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from multicast.protocol import ApplicationOutbox
@@ -118,6 +122,7 @@ class Versions:
         self._peers = peers
         self._moves = moves
         self._store = store
+        self._rights = Rights(store)
         self._log = log
         self._clock = clock
         self._ahead_us_max = ahead_us_max
@@ -224,7 +229,8 @@ class Versions:
 
     def _finish(self, asked: _Asked, answer: Answered | Refused, out: ApplicationOutbox) -> None:
         self._end(asked)
-        out.answer(asked.token, answer)
+        denied = self._rights.denied(asked.request.transaction)
+        out.answer(asked.token, answer if denied is None else forbidden(denied))
 
     def _end(self, asked: _Asked) -> None:
         asked.later = []

@@ -16,6 +16,10 @@ answered from it: if he goes on from an answer, when something comes that lies i
 without that; else at once. What is older costs a round of its own, over the client's bounds. Whoever was in the buffer
 and has fallen behind it is told "lagged": he is too slow, and may begin again.
 
+Whoever has a token is judged with every answer by the rights that this replica has then, and it has executed what its
+shard has told it: so nobody is told what was ordered after he has lost his rights. Where another replica spoke for a
+shard in which this one is behind, it may learn of that a moment later.
+
 Who names no version begins where a round that began after his question found the shards: all are moved on to there
 before he is answered. So whatever begins after the answer is told.
 """
@@ -69,6 +73,7 @@ class _Client:
         self.after = self.at = asked.after or ZERO
         self.first = asked.first
         self.end = asked.end
+        self.by = asked.by
         self.starts = asked.after is None
         self.versioned = not self.starts
         self.since = now
@@ -204,7 +209,8 @@ class Watches:
     def _finish(self, client: _Client, answer: Followed | Refused, out: ApplicationOutbox) -> None:
         client.done = True
         self._clients.pop(client, None)
-        out.answer(client.token, answer)
+        denied = self._rights.denied_range(client.by, client.first, client.end)
+        out.answer(client.token, answer if denied is None else forbidden(denied))
 
     # -- the feed -----------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from kvstore.api.model import (
     LeasedPut,
     Move,
     Operation,
+    OperationResult,
     Put,
     Range,
     Revoke,
@@ -42,12 +43,14 @@ from kvstore.api.model import (
 from kvstore.api.rights import MadeToken, Permission, PermissionJson, Role, RoleJson, Token
 from kvstore.api.routes import ROUTES
 from kvstore.core.audit import APPLIED, FAILED
-from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Follow, Refused
+from kvstore.core.bundles import NO_ID, last_version
+from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, FoundAt, ReadAt, Refused
 from kvstore.core.rights import ROLE, TOKEN, Rights, encode
+from kvstore.core.watches import PROGRESS_US
 from kvstore.status import statuses
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
+from multicast.types import ZERO
 from tests.kvstore.live import Answer, Replica, wait_until
 from tests.kvstore.one_replica import Bench, key, write
 from tests.ports import free_base_port
@@ -246,6 +249,35 @@ def test_who_watches_needs_to_read_all_that_he_watches() -> None:
     for first, end, refused in ((b"a/", b"a0", False), (b"a/", b"", True), (b"", b"", True)):
         bench.replica.on_request(9, Follow(None, first, end, by="ann"), bench.now, bench.out)
         assert [isinstance(answer, Refused) for answer in bench.answers()] == ([True] if refused else [])
+
+
+def test_a_read_at_a_version_that_waits_while_its_token_is_taken_back_is_refused() -> None:
+    bench = allowed()
+    bench.deliver(write(key(0)))
+    bench.request(by_ann(Get(key(0)), Get(key(1))), NO_ID, at=last_version(bench.delivered[-1][0].timestamp))
+    ((_, question),) = bench.sent(ReadAt)
+    everywhere(bench, rule(TOKEN + b"ann"))
+    bench.hear(3, FoundAt(1, question.number, OperationResult(), ZERO))
+    (answer,) = bench.answers()
+    assert isinstance(answer, Refused) and answer.code == "forbidden"
+
+
+@pytest.mark.parametrize("lost", [rule(TOKEN + b"ann"), role(Permission("read", key(1)))])
+def test_whoever_watches_is_told_nothing_that_is_ordered_after_he_has_lost_his_rights(lost: Transaction) -> None:
+    bench = allowed()
+    bench.deliver(write(key(0)))
+    watch = Follow(bench.store.complete_to, key(0), key(0) + b"\0", live=True, by="ann")
+    bench.replica.on_request(9, watch, bench.now, bench.out)
+    bench.tick()
+    everywhere(bench, lost)
+    bench.deliver(write(key(0), value=b"after"))
+    for _ in range(3):  # rounds
+        for to, question in bench.sent(ChangesAfter):
+            upto = bench.store.complete_to
+            bench.hear(to[0], ChangesTold(to[0] // 3, question.number, [], upto, upto))
+        bench.tick(PROGRESS_US)
+    (answer,) = bench.answers()
+    assert isinstance(answer, Refused) and answer.code == "forbidden"
 
 
 # -- a cluster ---------------------------------------------------------------------------------------------------------
