@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import re
 import sys
+import threading
+from collections import deque
 from collections.abc import MutableMapping
 from typing import Any, TextIO, cast
 
@@ -18,22 +21,71 @@ _TOKEN = re.compile(r"\bkv-[\w-]+-[\w-]{16,}")
 _SECRET_NAMES = frozenset(("authorization", "token", "password", "secret", "root"))
 
 
+WAIT_SECONDS = 0.25
+"""So long a line is waited for, so that who asks for the log finds what has happened; then the log is behind, and
+nobody waits until it has caught up."""
+WAITING_MAX = 1000
+"""Lines beyond so many that wait are lost."""
+END_SECONDS = 1.0
+"""At its end a process waits for the log at most so long."""
+
+
 class Log:
     """Standard error for lines that may be lost: a full disk under it, or a closed pipe, fails nothing that must be
-    done."""
+    done; and one that takes nothing, a pipe that nobody reads, a device that hangs, stops nobody: a thread writes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._behind = False
+        self._lost = 0
+        threading.Thread(target=self._work, name="log", daemon=True).start()
 
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(STANDARD_ERROR, text.encode("utf-8", "replace"))
+        with self._changed:
+            if len(self._waiting) >= WAITING_MAX:
+                self._lost += 1
+                return
+            self._waiting.append(text.encode("utf-8", "replace"))
+            self._changed.notify_all()
+            if not self._behind:
+                self._behind = not self.drain(WAIT_SECONDS)
 
     def flush(self) -> None:
         """Nothing is kept."""
+
+    def drain(self, seconds: float) -> bool:
+        """Whether everything is written, after so long at most."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting, seconds)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                line, lost, self._lost = self._waiting[0], self._lost, 0
+            self._write(line)
+            if lost:
+                self._write(b'{"level": "warning", "event": "%d lines of the log were lost"}\n' % lost)
+            with self._changed:
+                self._waiting.popleft()
+                if not self._waiting:
+                    self._behind = False
+                    self._changed.notify_all()
+
+    @staticmethod
+    def _write(line: bytes) -> None:
+        with contextlib.suppress(OSError):
+            while line:
+                line = line[os.write(STANDARD_ERROR, line) :]
 
 
 def set_up_logging() -> None:
     """Lines on standard error. Values of keys are never logged, tokens are hidden wherever they stand."""
     terminal = sys.stderr.isatty()
-    sys.stderr = cast(TextIO, Log())
+    log = Log()
+    atexit.register(log.drain, END_SECONDS)
+    sys.stderr = cast(TextIO, log)
     plain = structlog.dev.plain_traceback  # others show what variables hold
     renderer = (
         structlog.dev.ConsoleRenderer(exception_formatter=plain) if terminal else structlog.processors.JSONRenderer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import subprocess
@@ -34,11 +35,11 @@ class Process:
         beside.write_bytes(msgspec.json.encode(faults))
         os.replace(beside, self.directory / "faults")
 
-    def start(self) -> None:
+    def start(self, stderr: int | None = None) -> None:
         command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(self.directory), "--replica", "0"]
         with open(self.log, "ab") as log:
             self.running = subprocess.Popen(
-                [*command, "--failpoints", str(self.directory / "faults")], stdout=log, stderr=log
+                [*command, "--failpoints", str(self.directory / "faults")], stdout=log, stderr=stderr or log
             )
         wait_until(self._ready)
 
@@ -96,6 +97,29 @@ def test_a_failing_sync_ends_the_process_though_its_log_cannot_be_written(proces
     process.fail(msgspec.structs.replace(faults, free_bytes=1 << 30))  # on a full disk, as far as the log goes
     process.add()
     assert process.end() == 1
+
+
+def test_a_log_that_nobody_reads_keeps_nobody_from_serving_and_from_ending(process: Process) -> None:
+    """A pipe that is full: whatever is written to it waits for ever."""
+    reader, writer = os.pipe()
+    process.start(writer)
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    os.set_blocking(writer, True)
+    process.fail(Faults(sync_ms=1100))
+    assert process.add()  # a slow request, which is logged
+    process.fail(Faults())
+    assert process.add()
+    process.fail(Faults(sync_fails=True))
+    process.add()
+    assert process.end() == 1
+    os.close(reader)
+    os.close(writer)
 
 
 def test_failpoints_are_for_loopback_only(tmp_path: Path) -> None:
