@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from kvstore.cluster import (
 )
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check, check_exposure, replica_directory
 from kvstore.identity import prepare
-from kvstore.process import Handle, running
+from kvstore.process import Handle, is_here, running
 from multicast import registry
 from multicast.types import GroupId, ProcessId, new_message_id
 
@@ -78,6 +79,9 @@ def _add_replica(
     check(after, f"with replica {replica.id}")
     if config.tls:
         certificates.make(directory, after, say)
+    home = replica_directory(directory, replica.id)
+    if home.exists():
+        raise ConfigError(f"{home} is where a new replica would begin, and exists: move it away; nothing was changed")
     prepare(directory, after, [replica])
     changing.replace(directory, config, after)
     started: list[Started] = []
@@ -89,6 +93,7 @@ def _add_replica(
         if not started or isinstance(error, Unchanged):
             stop_started(directory, started, say)
             changing.replace(directory, after, config)
+            shutil.rmtree(home)  # the next one has the same id, and perhaps another shard
         raise
     problems: list[str] = []
     wait_ready(directory, msgspec.structs.replace(after, replicas=(replica,)), started, problems, say)
@@ -113,37 +118,42 @@ def _wait_alive(started: Started) -> None:
 
 def add_shard(
     directory: Path, replicas: int, host: str, advertise: str, ports: tuple[int, int] | None,
-    say: Callable[[str], None], insecure: bool = False,
+    say: Callable[[str], None], insecure: bool = False, even: bool = False,
 ) -> tuple[GroupId, list[Started]]:
     """Make a new shard of so many replicas, start them on this machine, and make it known to all others; returns when
-    all that run know it. It has no slots, and begins with a move of none, which brings it the rights of the others. The
-    same command given again after a failure goes on with the same shard.
+    all that run know it. It begins with a move of no slots, which brings it the rights of the others.
 
-    ports: of the first, for its peers and for HTTP; the others get the following ones. None: the next ones.
-    ClusterError, ConfigError: why it cannot be.
+    ports: of the first, for its peers and for HTTP; the others get the following ones. None: the next ones. even: it
+    gets its share of the slots, too (`rebalance`). ClusterError, ConfigError: why it cannot be; the same command given
+    again goes on with the same shard.
     """
     with changing.alone(directory):
-        return _add_shard(directory, replicas, host, advertise, ports, say, insecure)
+        shard, started = _add_shard(directory, replicas, host, advertise, ports, say, insecure, even)
+        if even:
+            rebalance(directory, shard, say)
+        return shard, started
 
 
 def _add_shard(
     directory: Path, replicas: int, host: str, advertise: str, ports: tuple[int, int] | None,
-    say: Callable[[str], None], insecure: bool,
+    say: Callable[[str], None], insecure: bool, even: bool,
 ) -> tuple[GroupId, list[Started]]:
     config = open_cluster(directory)
     first = min(config.shards)
     _check_change(config, first)
     if replicas < 1:
         raise ConfigError(f"a shard has at least one replica, not {replicas}")
-    known = {shard.id for shard in _told_by(config, first).shards}
-    shard = next((shard for shard in config.added_shards if shard not in known), None)
+    told = _told_by(config, first)
+    shard = _unfinished(config, told, even)
     if shard is None:
         config, shard = _with_shard(directory, config, replicas, host, advertise, ports, say, insecure)
+    else:
+        say(f"shard {shard} was begun before: this goes on with it")
     founders = tuple(replica for replica in config.present if replica.shard == shard)
     started: list[Started] = []
     try:
         for replica in founders:
-            if running(replica_directory(directory, replica.id)) is None:
+            if running(replica_directory(directory, replica.id)) is None and is_here(replica.host):
                 started.append(start(directory, config, replica, insecure=insecure))
         problems: list[str] = []
         wait_ready(directory, msgspec.structs.replace(config, replicas=founders), started, problems, say)
@@ -152,10 +162,27 @@ def _add_shard(
     except BaseException:
         stop_started(directory, started, say)
         raise
-    _have_changed(config, first, {"found": founders})
-    _move(config, first, shard, (), lambda: _has_begun(config, shard))
+    if shard not in [known.id for known in told.shards]:
+        _have_changed(config, first, {"found": founders})
+        _move(config, first, shard, (), lambda: _has_begun(config, shard))
     _wait_known(config, shard, say)
     return shard, started
+
+
+def _unfinished(config: ClusterConfig, told: ClusterJson, even: bool) -> GroupId | None:
+    """The shard that a command before this one has begun to add: one that nobody knows yet, or the newest one if it
+    has no slots, or with `even` less than its share. A shard stays for ever, so two are made only if that is sure."""
+    known = [shard.id for shard in told.shards]
+    for shard in config.added_shards:
+        if shard not in known:
+            return shard
+    if not config.added_shards:
+        return None
+    newest = max(config.added_shards)
+    with contextlib.suppress(ClusterError):  # it knows first what it was given; but perhaps none of it runs
+        told = _told_by(config, newest)
+    wanted = SLOTS // len(known) if even else 1
+    return newest if ShardMap.from_json(told.shard_map).slots.count(newest) < wanted else None
 
 
 def _with_shard(

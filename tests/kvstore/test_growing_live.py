@@ -6,11 +6,13 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvstore import cluster, config, growing
 from kvstore.api.shard_map import SLOTS, ShardMap
+from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.process import Handle
 from tests.kvstore.live import Replica, leader_of, make_cluster, running_cluster, wait_until
@@ -89,6 +91,41 @@ def grow_under_transfers(directory: Path, protocol: str) -> None:
 
 def test_a_shard_is_added_under_transfers_and_the_death_of_a_leader(tmp_path: Path) -> None:
     grow_under_transfers(tmp_path, "white_box")
+
+
+def test_after_a_failure_the_same_command_goes_on_with_the_same_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which it knows by its slots, whatever the failure: a shard stays for ever."""
+    started: list[cluster.Started] = []
+    said: list[str] = []
+
+    def start(*arguments: Any, **options: Any) -> cluster.Started:
+        started.append(cluster.start(*arguments, **options))
+        return started[-1]
+
+    def fail(*_: object) -> None:
+        raise ClusterError("not known to be moved")
+
+    def add(even: bool) -> int:
+        return growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, said.append, even=even)[0]
+
+    monkeypatch.setattr(growing, "start", start)
+    with running_cluster(tmp_path, 1, 1, "white_box") as replicas:
+        try:
+            with monkeypatch.context() as patch, pytest.raises(ClusterError, match="not known"):
+                patch.setattr(growing, "rebalance", fail)
+                add(even=True)
+            assert slots_of(replicas[0]) == {0: SLOTS}
+            assert add(even=False) == 1 and "shard 1 was begun before: this goes on with it" in said
+            growing.move_slots(tmp_path, 0, 1, [(SLOTS - 9, SLOTS - 1)], said.append)
+            cluster.stop_started(tmp_path, started, said.append)
+            assert add(even=True) == 1 and len(started) == 2, "it was down, and is there again"
+            assert config.load(tmp_path).added_shards == (1,)
+            wait_until(lambda: slots_of(replicas[0]) == {0: SLOTS // 2, 1: SLOTS // 2})
+            assert add(even=True) == 2, "nothing was left to be done"
+        finally:
+            cluster.stop_started(tmp_path, started, said.append)
 
 
 def test_who_does_not_add_shards_says_so(tmp_path: Path) -> None:

@@ -107,6 +107,30 @@ def test_nobody_is_added_while_the_shard_would_wait_for_who_is_dead(
             cluster.stop_started(tmp_path, again, str)
 
 
+def test_of_a_refused_replica_nothing_is_left_and_another_shard_may_have_the_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_cluster(tmp_path, 2, 3, "white_box")
+    home = config.replica_directory(tmp_path, 6)
+    asked = []
+
+    def refuse(known: config.ClusterConfig, shard: int, *_: object) -> None:
+        assert running(home) is not None
+        asked.append(shard)
+        raise growing.Unchanged(f"shard {shard} was not changed")
+
+    monkeypatch.setattr(growing, "_have_changed", refuse)
+    for shard in (0, 1):
+        with pytest.raises(growing.Unchanged, match=f"shard {shard} was not changed"):
+            growing.add_replica(tmp_path, shard, "127.0.0.1", "", None, str)
+        assert config.load(tmp_path) == made and not home.exists()
+    assert asked == [0, 1]
+    home.mkdir()
+    with pytest.raises(ConfigError, match=r"replicas/6 is where a new replica would begin, .* nothing was changed"):
+        growing.add_replica(tmp_path, 0, "127.0.0.1", "", None, str)
+    assert config.load(tmp_path) == made and home.is_dir()
+
+
 def test_who_does_not_change_members_says_so(tmp_path: Path) -> None:
     made = make_cluster(tmp_path, 1, 3, "ft_skeen")
     with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
