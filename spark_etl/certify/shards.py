@@ -19,7 +19,7 @@ from spark_etl.certify.arrays import halves, numbers, rise, trust
 from spark_etl.certify.slices import Collected, Slice
 from spark_etl.certify.source import Source
 from spark_etl.certify.windows import Rows, Sent
-from spark_etl.ingest.inputs import Top
+from spark_etl.ingest.inputs import NOTHING_LIVE, Top
 
 
 def is_long(source: Source, replicas: list[int]) -> bool:
@@ -92,7 +92,7 @@ def _add(found: log.ShardLog, part: log.ShardLog, tops: dict[int, Top], base: in
         trust(not top.completed or before.completed == base, "positions are not 1, 2, 3, ...")
         top.delivered += base
         top.completed = top.completed + base if top.completed else before.completed
-        if not top.gts:
+        if top.gts == NOTHING_LIVE:  # all that it delivered in this window came too late
             top.gts, top.version = before.gts, before.version
         tops[top.replica] = top
 

@@ -11,6 +11,9 @@ import msgspec
 from multicast.records import HEADER_BYTES
 from spark_etl.frames.relations import SHARDS_MAX
 
+NOTHING_LIVE = bytes(16)
+"""The version of the last live delivery where there is none."""
+
 
 class Top(msgspec.Struct):
     """How far a replica's journal goes. gts: of its last live delivery; version: of the last transaction there."""
@@ -19,8 +22,8 @@ class Top(msgspec.Struct):
     shard: int
     delivered: int
     completed: int
-    gts: bytes = bytes(16)
-    version: bytes = bytes(16)
+    gts: bytes = NOTHING_LIVE
+    version: bytes = NOTHING_LIVE
 
 
 class Inputs(msgspec.Struct):

@@ -294,6 +294,17 @@ def passed(run: Run) -> None:
     run.shards[1], run.journals[1] = [1], [Started(), third, account, Stopped(1, 1)]
 
 
+def passed_and_late(run: Run) -> None:
+    """And then both deliver a fourth one that comes too late."""
+    passed(run)
+    last_refused(run)
+    late, account = run.deliveries(0)[3], run.accounts(0)[3]
+    late.expired, account.status, account.writes = True, EXPIRED, {}
+    late, account = copy.deepcopy((late, account))
+    late.position = account.position = 2
+    run.journals[1][-1:] = [late, account, Stopped(2, 2)]
+
+
 def another_shard(run: Run) -> None:
     """It delivers nothing."""
     run.shards[1], run.journals[1] = [1], [Started(), Stopped(0, 0)]
@@ -387,6 +398,7 @@ KNOWN = {
     "an outcome without a delivery": tiny("wa | wb | wa", without(Delivery)),
     "a delivery without an outcome": tiny("wa | wb | wa", without(Account)),
     "a message that another shard has passed": tiny("wa | wb | wc", passed),
+    "a message that another shard has passed before one came too late": tiny("wa | wb | wc | wd", passed_and_late),
     "a repetition at one of two replicas": tiny("wa | wb", another_state, repeated_elsewhere),
     "a transaction of an unaccounted message": tiny("wa | wb", unaccounted),
     "another account of what was not delivered": tiny("wa | wb", another_state, another_status, undelivered),
