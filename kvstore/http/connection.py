@@ -8,7 +8,8 @@ socket: it is not read while its answers pile up, while a body waits for room, o
 
 A connection ends when its client or an answer says so, after a breach of the protocol, after `IDLE_SECONDS` without a
 request or `HEAD_SECONDS` with the beginning of one; and when there are too many and nobody waits for an answer on it:
-then that which is unused for longest is closed for a new one. If more may be on its way, our side is closed first and
+then that which is unused for longest is closed for a new one; if all are used, one that has sent nothing more of an
+unfinished body for `STARVED_SECONDS`: of that nothing was ordered. If more may be on its way, our side is closed first and
 what comes is dropped for a moment: a socket closed over unread bytes is reset, and the client would lose the answer.
 """
 
@@ -32,6 +33,8 @@ CONCURRENT_MAX = 64
 IDLE_SECONDS = 75.0
 HEAD_SECONDS = 10.0
 """From the first byte of a request to the end of its head."""
+STARVED_SECONDS = 1.0
+"""After so long without more of a body its connection may be closed for a new one."""
 SWEEP_SECONDS = 5.0
 LINGER_SECONDS = 1.0
 """How long what nobody wants is still read, so that its sender gets to the answer."""
@@ -216,6 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             call.fail(too_large(call.what, call.body_bytes_max))
             return False
         if body is None:
+            self.used_at = time.monotonic()
             call.body_grew(self._reader.body_bytes)
             return False
         self._reading = None
@@ -278,6 +282,12 @@ class Connection(asyncio.BufferedProtocol):
         """Nobody waits for an answer."""
         return not self._calls
 
+    def starved(self, now: float) -> bool:
+        """It is its client who is waited for, for the rest of a body, and has been for long."""
+        reading = self._reading
+        waits = reading is not None and reading.then is not None and not reading.waits_for_room
+        return waits and len(self._calls) == 1 and self.used_at <= now - STARVED_SECONDS
+
     def close_if_idle(self, now: float) -> None:
         """Close it if it has no open call, and has been unused for too long, or has not sent all of a head in time."""
         late = self._head_since and self._head_since <= now - HEAD_SECONDS
@@ -314,7 +324,9 @@ class ApiServer:
     def made(self, connection: Connection) -> None:
         """It is open. If there are too many, that which is unused for longest is closed; this one, if all are used."""
         if len(self.connections) >= self.api.limits.connections_max:
-            unused = min((c for c in self.connections if c.idle), key=lambda c: c.used_at, default=connection)
+            now = time.monotonic()
+            spare = [c for c in self.connections if c.idle] or [c for c in self.connections if c.starved(now)]
+            unused = min(spare, key=lambda c: c.used_at, default=connection)
             self.connections.discard(unused)
             unused.abort()
             if unused is connection:

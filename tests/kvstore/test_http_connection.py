@@ -499,6 +499,23 @@ async def test_beyond_the_limit_the_connection_that_is_unused_for_longest_is_clo
     assert not any(wire.transport.closed for wire in (first, waiting, fourth))
 
 
+async def test_bodies_that_never_come_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = b"PUT /v1/kv/a HTTP/1.1\r\nHost: x\r\nX-Timeout-Ms: 60000\r\nContent-Length: 10\r\n\r\n"
+    monkeypatch.setattr(module, "STARVED_SECONDS", 0.0, raising=False)
+    first = Wire()
+    wires = [first, Wire(first.server), Wire(first.server)]
+    for wire in wires:
+        wire.receive(head)
+    first.receive(b"01234")
+    later = Wire(first.server)
+    assert [wire.transport.closed for wire in (*wires, later)] == [False, True, False, False]
+    later.receive(head)
+    monkeypatch.setattr(module, "STARVED_SECONDS", 60.0)
+    assert Wire(first.server).transport.closed, "the others may send yet"
+    first.receive(b"56789")
+    assert "HTTP/1.1 200 OK" in first.sent
+
+
 async def test_each_request_has_its_own_deadline_and_a_late_answer_is_forgotten() -> None:
     node = FakeNode(never)
     async with serving(node) as client:
