@@ -62,7 +62,16 @@ def find(tables: Mapping[str, DataFrame], small: Iterable[Any], examples: Sequen
 
 def _written(violation: Violation) -> list[str]:
     """The versions that a violation's sentence speaks of, if it is about keys: who wrote them is of interest."""
-    return _VERSION.findall(violation.sentence) if violation.keys else []
+    return [one for one in _VERSION.findall(violation.sentence) if _is_version(one)] if violation.keys else []
+
+
+def _is_version(text: str) -> bool:
+    """Sentences have keys and values in them, in which anything may stand."""
+    try:
+        Timestamp.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def lines(

@@ -305,6 +305,18 @@ def passed_and_late(run: Run) -> None:
     run.journals[1][-1:] = [late, account, Stopped(2, 2)]
 
 
+def called(name: str) -> Callable[[Run], None]:
+    """Key a has this name."""
+
+    def mutate(run: Run) -> None:
+        for account in run.accounts(0):
+            for had in (account.reads, account.writes):
+                if "a" in had:
+                    had[name] = had.pop("a")
+
+    return mutate
+
+
 def another_shard(run: Run) -> None:
     """It delivers nothing."""
     run.shards[1], run.journals[1] = [1], [Started(), Stopped(0, 0)]
@@ -399,6 +411,7 @@ KNOWN = {
     "a delivery without an outcome": tiny("wa | wb | wa", without(Account)),
     "a message that another shard has passed": tiny("wa | wb | wc", passed),
     "a message that another shard has passed before one came too late": tiny("wa | wb | wc | wd", passed_and_late),
+    "a stale read of a key with the name of no version": tiny("wa | wa | ra=1", called("version 00-1")),
     "a repetition at one of two replicas": tiny("wa | wb", another_state, repeated_elsewhere),
     "a transaction of an unaccounted message": tiny("wa | wb", unaccounted),
     "another account of what was not delivered": tiny("wa | wb", another_state, another_status, undelivered),
