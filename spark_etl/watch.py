@@ -62,7 +62,7 @@ class Watch:
         self._out = out
         self._expect_history = expect_history
         self._clock = clock
-        self._known: set[tuple[str, str, str]] = set()
+        self._known: set[tuple[object, ...]] = set()
         self._since = clock()
         self._judged: Manifest | None = None
         self.report: Report | None = None
@@ -92,7 +92,8 @@ class Watch:
     def _new(self, report: Report) -> Iterator[tuple[str, Violation]]:
         for prop in report.properties:
             for violation in prop.examples:
-                found = (prop.name, violation.name, violation.sentence)
+                # the sentences of two cycles of one kind are the same
+                found = (prop.name, violation.name, violation.sentence, *sorted(violation.transactions))
                 if found not in self._known:
                     self._known.add(found)
                     yield prop.name, violation

@@ -17,6 +17,7 @@ from spark_etl import stages
 from spark_etl.ingest import merging
 from spark_etl.ingest.tables import extract
 from spark_etl.jobs import app
+from spark_etl.report import Property, Report, Violation
 from spark_etl.watch import Watch
 from tests.spark_etl.runs import MEMBERS, bank_run, write_mark
 
@@ -72,6 +73,19 @@ def test_a_stale_read_is_told_once_as_soon_as_it_is_in_the_journals(spark: Any, 
     said = {(name, one.name) for name, one in found.alarms}
     assert ("reads return what the order says", "stale-read") in said
     assert all(one.evidence for _, one in found.alarms)
+
+
+def test_of_two_cycles_of_one_kind_each_is_told_once(tmp_path: Path):
+    """Their sentences are the same."""
+
+    def report(*cycles: list[str]) -> Report:
+        found = [Violation("G2-item", "a cycle of dependencies", transactions=one) for one in cycles]
+        prop = Property("serializability", "violated", 1, 0.0, len(found), found)
+        return Report(str(tmp_path), [prop], [], [], {}, 0.0)
+
+    watch = Watch(None, tmp_path, tmp_path)  # type: ignore[arg-type]
+    reports = (report(["a", "b"]), report(["b", "a"], ["c", "d"]), report(["c", "d"]))
+    assert [[one.transactions for _, one in watch._new(found)] for found in reports] == [[["a", "b"]], [["c", "d"]], []]
 
 
 def test_the_command_ends_with_the_last_report(
