@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -77,9 +77,12 @@ def files_of(where: Path, replica_id: ProcessId) -> tuple[Path, Path]:
     return where / f"replica-{replica_id}.pem", where / f"replica-{replica_id}.key"
 
 
-def make(directory: Path, config: ClusterConfig, say: Callable[[str], None], renew: bool = False) -> list[Path]:
-    """Make the authority, unless there is one, and what certificates are missing; with renew, all of replicas. The
-    certificates of replicas that were made.
+def make(
+    directory: Path, config: ClusterConfig, say: Callable[[str], None], renew: bool = False,
+    only: Collection[ProcessId] = (),
+) -> list[Path]:
+    """Make the authority, unless there is one, and what certificates are missing, of all replicas or only of these;
+    with renew, those that are there, too. The certificates of replicas that were made.
 
     ConfigError: the cluster has no `tls`, or certificates are missing and the authority's key is not here.
     """
@@ -88,7 +91,11 @@ def make(directory: Path, config: ClusterConfig, say: Callable[[str], None], ren
     if not config.tls:
         raise ConfigError("tls: this cluster has none; `kvstore cluster init --tls` makes one that has")
     where = directory / config.tls
-    wanted = [r for r in config.present if renew or not all(path.is_file() for path in files_of(where, r.id))]
+    wanted = [
+        replica
+        for replica in config.present
+        if (not only or replica.id in only) and (renew or not _are_there(files_of(where, replica.id)))
+    ]
     authority_files = where / AUTHORITY, where / AUTHORITY_KEY
     if authority_files[0].is_file() and not authority_files[1].is_file() and wanted:
         certificate, key = files_of(where, wanted[0].id)
@@ -116,6 +123,45 @@ def make(directory: Path, config: ClusterConfig, say: Callable[[str], None], ren
     if not wanted:
         say(f"{where}: every replica has a certificate")
     return [files_of(where, replica.id)[0] for replica in wanted]
+
+
+def bring(directory: Path, to: Path, config: ClusterConfig, replica: ReplicaConfig, say: Callable[[str], None]) -> None:
+    """What this replica needs lies with the cluster's directory `to`, for the addresses that it has now: it is made, if
+    the authority's key is in `directory`, and copied. ConfigError says what is to be put where."""
+    where, there = directory / config.tls, to / config.tls
+    if not _are_for(there, config, replica):
+        if not _are_for(where, config, replica):
+            make(directory, config, say, renew=True, only=[replica.id])
+        if not there.exists() or not there.samefile(where):
+            there.mkdir(parents=True, exist_ok=True)
+            certificate, key = files_of(there, replica.id)
+            for path in (there / AUTHORITY, certificate):
+                path.write_bytes((where / path.name).read_bytes())
+            _write_secret(key, (where / key.name).read_bytes())
+            say(f"{there}: {AUTHORITY}, {certificate.name} and {key.name}, from {where}")
+    Certificates(to, config, replica)
+
+
+def _are_there(files: Iterable[Path]) -> bool:
+    return all(path.is_file() for path in files)
+
+
+def _are_for(where: Path, config: ClusterConfig, replica: ReplicaConfig) -> bool:
+    """Whether its files lie here, and its certificate is for the names that peers and clients look for."""
+    from cryptography import x509
+
+    certificate, key = files_of(where, replica.id)
+    if not _are_there((where / AUTHORITY, certificate, key)):
+        return False
+    try:
+        extensions = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions
+        told = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return False
+    names = {*told.get_values_for_type(x509.DNSName), *map(str, told.get_values_for_type(x509.IPAddress))}
+    asked = replica.address
+    by_clients = not replica.https or asked in names or f"*.{asked.partition('.')[2]}" in names
+    return by_clients and process_name(replica.id, config.cluster) in names
 
 
 def names_of(config: ClusterConfig, replica: ReplicaConfig) -> list[str]:

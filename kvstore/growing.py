@@ -78,7 +78,7 @@ def _add_replica(
     after = msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=(*config.replicas, replica))
     check(after, f"with replica {replica.id}")
     if config.tls:
-        certificates.make(directory, after, say)
+        certificates.bring(directory, directory, after, replica, say)
     home = replica_directory(directory, replica.id)
     if home.exists():
         raise ConfigError(f"{home} is where a new replica would begin, and exists: move it away; nothing was changed")
@@ -206,8 +206,8 @@ def _with_shard(
     for replica in new if not insecure else ():
         check_exposure(config, replica)
     check(after, f"with shard {shard}")
-    if config.tls:
-        certificates.make(directory, after, say)
+    for replica in new if config.tls else ():
+        certificates.bring(directory, directory, after, replica, say)
     prepare(directory, after, new)
     changing.replace(directory, config, after)
     return after, shard

@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from kvstore import changing, config, identity
+from kvstore import certificates, changing, config, identity
 from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, open_cluster, start, wait_ready
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
-from kvstore.process import Handle
+from kvstore.process import Handle, is_here
 from multicast.types import ProcessId
 
 TELL_SECONDS = 10.0
@@ -58,7 +58,11 @@ def _replace_replica(
         config.check_exposure(before, new)
     after = before.with_replica(new)
     config.check(after, f"with another replica {replica_id}")
+    if not is_here(new.host):
+        raise ConfigError(f"{new.host} is no address of this machine, where the new one is to run; nothing was changed")
     _check_others(before, old)
+    if after.tls:
+        certificates.bring(directory, to, after, new, say)
     _put_away(config.replica_directory(directory, replica_id), new.since, say)
     if to != directory:
         _put_away(config.replica_directory(to, replica_id), new.since, say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import cluster, config, identity, replacing
+from kvstore import certificates, cluster, config, identity, replacing
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.host import LiveReplica
@@ -114,6 +115,48 @@ def test_what_cannot_be_put_in_place_is_refused(tmp_path: Path, replica_id: int,
     assert config.load(tmp_path).replica(1).since == replica.config.replica(1).since == 8
     replica._store.close()
     replica._journal.close()
+
+
+def secured(directory: Path) -> config.ClusterConfig:
+    """A cluster with an authority of its own."""
+    made = config.new_cluster(
+        shards=1, replicas=3, protocol="white_box", cluster_id=os.urandom(16).hex(), base_port=free_base_port(3),
+        tls=config.CERTIFICATES,
+    )  # fmt: skip
+    identity.create(directory, made)
+    certificates.make(directory, made, str)
+    return made
+
+
+def test_the_new_one_has_a_certificate_for_its_new_name_on_its_machine(directory: Path, tmp_path: Path) -> None:
+    made = secured(directory)
+    started = cluster.up(directory, str)
+    elsewhere, base = tmp_path / "elsewhere", free_base_port(2)
+    changes = {"peer_port": base, "http_port": base + 1, "advertise": "localhost"}
+    started.append(replacing.replace_replica(directory, 0, changes, elsewhere, str))
+    assert cluster.is_ready(started[-1].replica) and started[-1].replica.url.startswith("https://localhost:")
+    brought = {path.name for path in (elsewhere / config.CERTIFICATES).iterdir()}
+    assert brought == {"ca.pem", "replica-0.pem", "replica-0.key"}
+    assert config.load(elsewhere).cluster_id == made.cluster_id
+    cluster.stop_started(directory, started, str)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"advertise": "localhost"}, "put replica-0.pem and replica-0.key into .*certs, for localhost, 127.0.0.1, re"),
+        ({"host": "192.0.2.7"}, "192.0.2.7 is no address of this machine, .*; nothing was changed"),
+    ],
+)
+def test_what_the_new_one_needs_is_looked_for_before_the_old_one_is_ended(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], says: str
+) -> None:
+    made = secured(directory)
+    (directory / config.CERTIFICATES / certificates.AUTHORITY_KEY).unlink()
+    monkeypatch.setattr(replacing, "is_ready", lambda _: True)
+    with pytest.raises(ConfigError, match=says):
+        replacing.replace_replica(directory, 0, changes, directory, str)
+    assert config.load(directory) == made and (directory / "replicas" / "0").is_dir()
 
 
 def test_without_all_others_of_the_shard_nothing_is_changed(directory: Path) -> None:
