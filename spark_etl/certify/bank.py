@@ -13,6 +13,8 @@ from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
 from spark_etl.certify.value import value_of
 
+_SUM_MAX = 2.0**62
+
 WRITES = ("id", "key", "gts", "value", "deleted", "digested")
 
 
@@ -31,8 +33,7 @@ def certify(
     account, place, of_write = _accounts(key, writes)
     sizes = np.bincount(row, minlength=len(readers))
     trust(np.isin(sizes, (0, len(np.unique(account)))), "histories of several banks")
-    totals = np.zeros(len(readers), np.int64)
-    np.add.at(totals, row, numbers(amount))
+    totals = _sums(row, numbers(amount), len(readers))
     trust(totals[sizes > 0] == totals[sizes > 0][0], "another total")
     moving = np.asarray(pc.equal(kinds, "transfer").fill_null(False).to_numpy(zero_copy_only=False), bool)
     moving &= (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
@@ -55,11 +56,18 @@ def _no_money_made(transfers: np.ndarray, writes: pa.Table, account: np.ndarray)
     change = np.zeros(len(order), np.int64)
     change[order] = balance[order] - np.where(first, 0, before)
     mover = codes(halves(writes["id"]), transfers)
-    total = np.zeros(int(max(m.max(initial=-1) for m in mover)) + 1, np.int64)
-    np.add.at(total, mover[0], change)
+    total = _sums(mover[0], change, int(max(m.max(initial=-1) for m in mover)) + 1)
     blind = np.concatenate(([False], ~told[order][:-1])) & ~first
     total[mover[0][order[blind]]] = 0
     trust(total[mover[1]] == 0, "money made")
+
+
+def _sums(group: np.ndarray, amount: np.ndarray, groups: int) -> np.ndarray:
+    """Suspect if one may be beyond 64 bits, where others come out as equal."""
+    trust(np.bincount(group, np.abs(amount.astype(float)), groups) < _SUM_MAX, "amounts that are too large")
+    sums = np.zeros(groups, np.int64)
+    np.add.at(sums, group, amount)
+    return sums
 
 
 def _integers(writes: pa.Table, told: np.ndarray) -> np.ndarray:

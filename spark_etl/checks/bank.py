@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl.frames.columns import id_text, text, union, version_text, violations
+from spark_etl.frames.columns import SUM, id_text, text, union, version_text, violations
 
 
 def conservation(operations: DataFrame, transactions: DataFrame, writes: DataFrame, whole: Column) -> DataFrame:
@@ -21,7 +21,7 @@ def conservation(operations: DataFrame, transactions: DataFrame, writes: DataFra
     """
     done = operations.where(F.col("type") == "ok").join(transactions.select("id", "gts"), "id")
     reads = done.where((F.col("f") == "read_all") & (F.size("value") > 0)).withColumn(
-        "total", F.aggregate(F.map_values("value"), F.lit(0).cast("bigint"), lambda a, b: a + b)
+        "total", F.aggregate(F.map_values("value"), F.lit(0).cast(SUM), lambda a, b: (a + b).cast(SUM))
     )
     accounts = reads.select(F.explode(F.map_keys("value")).alias("name")).distinct()
     accounts = accounts.select(F.col("name").cast("binary").alias("key"))
@@ -60,7 +60,7 @@ def _made(operations: DataFrame, accounts: DataFrame, writes: DataFrame) -> Data
     balance = F.when(F.col("digested"), None).otherwise(F.col("value").cast("string").try_cast("bigint"))
     moved = (
         writes.join(F.broadcast(accounts), "key", "left_semi")
-        .withColumn("balance", F.coalesce(balance, F.lit(0)))
+        .withColumn("balance", F.coalesce(balance, F.lit(0)).cast(SUM))
         .withColumn("change", F.col("balance") - F.coalesce(F.lag("balance").over(by_version), F.lit(0)))
         .withColumn("compared", F.coalesce(F.lag(told).over(by_version), F.lit(True)))
         .groupBy("id", "gts")

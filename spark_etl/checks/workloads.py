@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl.frames.columns import id_text, text, union, violations
+from spark_etl.frames.columns import SUM, id_text, text, union, violations
 
 
 def _done(operations: DataFrame, f: str) -> DataFrame:
@@ -20,9 +20,9 @@ def ring(operations: DataFrame) -> DataFrame:
     """The pointers that a "cycle_read" sees (key -> number of the next key, in the order of their names) are one ring
     through all keys. Name: ring-broken."""
     reads = _done(operations, "cycle_read")
-    pointers = F.transform(F.array_sort(F.map_entries("value")), lambda entry: entry["value"].cast("int"))
+    pointers = F.transform(F.array_sort(F.map_entries("value")), lambda entry: entry["value"].try_cast("int"))
     reads = reads.withColumn("pointers", pointers).withColumn("size", F.size("pointers"))
-    inside = F.forall("pointers", lambda p: (p >= 0) & (p < F.col("size")))
+    inside = F.forall("pointers", lambda p: F.coalesce((p >= 0) & (p < F.col("size")), F.lit(False)))
     way = F.aggregate(
         F.sequence(F.lit(1), F.col("size")),
         F.array(F.lit(0)),
@@ -97,16 +97,17 @@ def _lost(adds: DataFrame, reads: DataFrame, contents: DataFrame) -> DataFrame:
     acknowledged = adds.where(F.col("type") == "ok")
     moments = acknowledged.select("file", F.col("complete_us").alias("at"), F.lit(0).alias("read"), "element", "id")
     begins = reads.select("file", F.col("invoke_us").alias("at"), F.lit(1).alias("read"))
-    later = Window.partitionBy("file").orderBy("at").rangeBetween(1, Window.unboundedFollowing)
+    # backwards: what begins at a row and ends with the last one is summed up again for each row
+    later = Window.partitionBy("file").orderBy(F.desc("at")).rangeBetween(Window.unboundedPreceding, -1)
     due = moments.unionByName(begins, allowMissingColumns=True)
     due = due.withColumn("due", F.coalesce(F.sum("read").over(later), F.lit(0))).where(F.col("read") == 0)
     held = (
-        contents.join(acknowledged.select("file", "element", "complete_us"), ["file", "element"])
+        contents.join(acknowledged.select("file", "element", "id", "complete_us"), ["file", "element"])
         .where(F.col("began") > F.col("complete_us"))
-        .groupBy("file", "element")
+        .groupBy("file", "element", "id")
         .agg(F.count("*").alias("held"))
     )
-    lost = due.join(held, ["file", "element"], "left").withColumn("held", F.coalesce("held", F.lit(0)))
+    lost = due.join(held, ["file", "element", "id"], "left").withColumn("held", F.coalesce("held", F.lit(0)))
     return violations(
         lost.where(F.col("held") < F.col("due")),
         "lost-element",
@@ -142,7 +143,7 @@ def counter(operations: DataFrame) -> DataFrame:
     round; adds of another history, with another clock, may have come at any time.) Name: counter-out-of-bounds."""
     adds = operations.where((F.col("f") == "counter_add") & (F.col("type") != "fail")).select(
         "file", "type", "invoke_us", "complete_us", F.explode("value").alias("key", "n")
-    )
+    ).withColumn("n", F.col("n").cast(SUM))
     reads = _done(operations, "counter_read").select(
         "file", "id", "invoke_us", "complete_us", F.explode("value").alias("key", "n")
     )

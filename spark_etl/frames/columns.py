@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+SUM = "decimal(38,0)"
+"""The type of a sum of 64-bit integers, which may be beyond these: Spark fails there."""
+
 
 def absent() -> Column:
     """The version of an absent key."""

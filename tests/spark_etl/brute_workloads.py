@@ -61,28 +61,32 @@ def _counter(operations: list[Operation]) -> set[str]:
     return set()
 
 
+LARGE = ((1 << 63) - 1, 1 << 62, 1 << 40, 1 << 32, -(1 << 63))
+
+
 def random_operations(rng: Random) -> list[Operation]:
-    """A few operations of one workload."""
+    """A few operations of one workload; elements are added again, and numbers may be as large as 64 bits are."""
     kind = rng.choice(("cycle", "fork", "set", "counter"))
     made: list[Operation] = []
-    for _ in range(rng.randint(1, 6)):
+    elements, large = rng.choice(("a", "abc")), rng.random() < 0.3
+    for _ in range(rng.randint(1, 8)):
         began = rng.randint(1, 12)
         at = rng.choices(("ok", "info", "fail"), (8, 1, 1))[0], began, began + rng.randint(1, 6)
         if kind == "cycle":
             size = rng.randint(1, 4)
             pointers = rng.sample(range(size), size)
             if rng.random() < 0.2:
-                pointers[0] = rng.randint(-1, size)
+                pointers[0] = rng.choice(LARGE) if large else rng.randint(-1, size)
             made.append(("cycle_read", *at, {f"k{i}": p for i, p in enumerate(pointers)}))
         elif kind == "fork":
             group = rng.choice("gh")
             made.append(("fork_read", *at, {f"{group}{i}": int(rng.random() < 0.5) for i in range(rng.choice((2, 3)))}))
         elif kind == "set" and rng.random() < 0.5:
-            made.append(("set_add", *at, {rng.choice("abc"): 1}))
+            made.append(("set_add", *at, {rng.choice(elements): 1}))
         elif kind == "set":
-            made.append(("set_read", *at, {e: rng.choice((1, 1, 1, 2)) for e in "abc" if rng.random() < 0.6}))
+            made.append(("set_read", *at, {e: rng.choice((1, 1, 1, 2)) for e in elements if rng.random() < 0.6}))
         elif rng.random() < 0.6:
-            made.append(("counter_add", *at, {rng.choice("nm"): rng.choice((1, 1, 2, -1))}))
+            made.append(("counter_add", *at, {rng.choice("nm"): rng.choice(LARGE if large else (1, 1, 2, -1))}))
         else:
-            made.append(("counter_read", *at, {rng.choice("nm"): rng.randint(-1, 4)}))
+            made.append(("counter_read", *at, {rng.choice("nm"): rng.choice(LARGE) if large else rng.randint(-1, 4)}))
     return made

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import numpy as np
+import pytest
 from pyspark.sql import functions as F
 
 from multicast.types import Timestamp
+from spark_etl.certify import bank as certified
+from spark_etl.certify.arrays import Suspect
 from spark_etl.checks import bank
 
 Step = tuple[str, str, dict[str, int], dict[str, Any]]
@@ -16,6 +20,7 @@ Step = tuple[str, str, dict[str, int], dict[str, Any]]
 OPEN: Step = ("open", "ok", {}, {"a": 60, "b": 40})
 BASE: Step = ("", "ok", {}, {"a": None, "b": None})
 ALL = {"a": 60, "b": 40}
+MOST = (1 << 63) - 1
 
 
 STRIDE = 100
@@ -30,6 +35,15 @@ CASES: dict[str, tuple[list[Step], set[str]]] = {
         [OPEN, ("read_all", "ok", ALL, {}), ("read_all", "ok", {"a": 60, "b": 41}, {})], {"total-changed"},
     ),
     "the same total": ([OPEN, ("read_all", "ok", ALL, {}), ("read_all", "ok", {"a": 61, "b": 39}, {})], set()),
+    "a total beyond 64 bits": (
+        [OPEN, ("read_all", "ok", {"a": MOST, "b": MOST}, {}), ("read_all", "ok", {"a": MOST, "b": MOST - 1}, {})],
+        {"total-changed"},
+    ),
+    "a change beyond 64 bits": (
+        [("open", "ok", {}, {"a": MOST, "b": -MOST}), ("read_all", "ok", {"a": MOST, "b": -MOST}, {}),
+         ("transfer", "ok", {}, {"a": -MOST, "b": MOST})],
+        set(),
+    ),
     "a failed read": ([OPEN, ("read_all", "ok", ALL, {}), ("read_all", "fail", {"a": 60, "b": 41}, {})], set()),
     "no read of all": ([OPEN, ("read_all", "ok", ALL, {}), ("look", "ok", {"a": 1}, {})], set()),
     "a transfer that makes money": (
@@ -46,6 +60,14 @@ CASES: dict[str, tuple[list[Step], set[str]]] = {
         [BASE, ("read_all", "ok", ALL, {}), ("transfer", "ok", {}, {"a": 50, "b": 51})], set(),
     ),
 }  # fmt: skip
+
+
+def test_what_may_be_beyond_64_bits_is_not_proved():
+    """Four times 2**62 would be 0."""
+    rows = np.zeros(4, np.int64)
+    assert certified._sums(rows, np.array([3, -4, 5, -3]), 1) == 1
+    with pytest.raises(Suspect):
+        certified._sums(rows, np.full(4, 1 << 62), 1)
 
 
 def test_conservation(spark: Any):

@@ -28,6 +28,7 @@ CASES: dict[str, tuple[list[Operation], set[str]]] = {
     "two rings": ([("cycle_read", "ok", 1, 2, ring(1, 0, 3, 2))], {"ring-broken"}),
     "a ring with a tail": ([("cycle_read", "ok", 1, 2, ring(1, 2, 1))], {"ring-broken"}),
     "a pointer to nowhere": ([("cycle_read", "ok", 1, 2, ring(1, 7))], {"ring-broken"}),
+    "a pointer far beyond": ([("cycle_read", "ok", 1, 2, ring(1, 1 << 40))], {"ring-broken"}),
     "a read that failed": ([("cycle_read", "fail", 1, 2, ring(1, 0, 3, 2))], set()),
     "no fork": ([("fork_read", "ok", 1, 2, group(*g)) for g in ((0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 0))], set()),
     "a fork": ([("fork_read", "ok", 1, 2, group(*g)) for g in ((0, 0, 0), (1, 0, 0), (0, 1, 0))], {"long-fork"}),
@@ -41,6 +42,11 @@ CASES: dict[str, tuple[list[Operation], set[str]]] = {
     ),
     "a lost element": (
         [("set_add", "ok", 1, 5, {"a": 1}), ("set_read", "ok", 2, 9, {"a": 1}), ("set_read", "ok", 6, 9, {})],
+        {"lost-element"},
+    ),
+    "an element added again and lost": (
+        [("set_add", "ok", 1, 2, {"a": 1}), ("set_add", "ok", 1, 2, {"a": 1}), ("set_read", "ok", 6, 9, {"a": 1}),
+         ("set_read", "ok", 6, 9, {})],
         {"lost-element"},
     ),
     "an element without effect": (
@@ -70,6 +76,11 @@ CASES: dict[str, tuple[list[Operation], set[str]]] = {
         [("counter_add", "ok", 1, 5, {"n": 3}), ("counter_add", "fail", 1, 5, {"n": 3}),
          ("counter_read", "ok", 2, 7, {"n": 4})],
         {"counter-out-of-bounds"},
+    ),
+    "a good counter beyond 64 bits": (
+        [("counter_add", "ok", 1, 5, {"n": (1 << 63) - 1}), ("counter_add", "info", 1, 5, {"n": (1 << 63) - 1}),
+         ("counter_read", "ok", 6, 7, {"n": (1 << 63) - 1})],
+        set(),
     ),
     "a counter too high after a subtraction": (
         [("counter_add", "ok", 1, 5, {"n": 3}), ("counter_add", "ok", 6, 7, {"n": -3}),
