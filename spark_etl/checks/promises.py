@@ -56,7 +56,9 @@ def told(promised: DataFrame, looks: DataFrame, journal_writes: DataFrame, write
     order = Window.partitionBy("key").orderBy("turn")
     write = F.when(F.col("wrote").isNotNull(), F.struct("wrote", "deleted"))
     before = F.last(write, ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, -1))
-    after = F.first("wrote", ignorenulls=True).over(order.rowsBetween(1, Window.unboundedFollowing))
+    # backwards: a window from a row to the last one is gone through again for each row
+    backwards = Window.partitionBy("key").orderBy(F.desc("turn")).rowsBetween(Window.unboundedPreceding, -1)
+    after = F.last("wrote", ignorenulls=True).over(backwards)
     rows = rows.withColumn("before", before).withColumn("missed", after).where(F.col("wrote").isNull())
     stood = F.when(F.col("before").isNull() | F.col("before.deleted"), absent()).otherwise(F.col("before.wrote"))
     return rows.select("file", "id", "f", "key", "version", "several", "shard", "at", stood.alias("expected"), "missed")
