@@ -5,6 +5,9 @@ which it is synced. Both stand in every greeting, and the length in every acknow
 peer how far its journal goes at least. A peer that greets with less has forgotten promises that this process may have
 counted, and with an earlier life it is a disk that was replaced: it is refused, and ends.
 
+A process that was restarted is another *incarnation*, and the one before does not come back. If it greets nevertheless,
+two run with copies of one journal: the first one is refused, and ends.
+
 This is memory of the living only. What escapes: a copy as long as what was last heard, less than ACK_DELAY_S old; and a
 copy that meets nobody who has heard more, for all those have been restarted since, or are away. So an old copy is never
 something to start; a disk that was replaced by one counts as lost. What does not escape, for it is no memory: a machine
@@ -37,24 +40,38 @@ class Fence:
         self.length = length
         self.since = dict(since or {})
         self._heard: dict[ProcessId, Vouched] = {}
+        self._past: dict[ProcessId, set[int]] = {}
 
     def refusal(self, peer: ProcessId, said: Vouched) -> str:
         """Why a peer that greets so is refused, and what to do; empty if it is not, and then this is remembered.
 
         What the same process says on two connections may come in any order: in one incarnation a journal only grows."""
-        known = self._heard.get(peer, said)
-        if said.life < max(known.life, self.since.get(peer, 0)):
+        known, past = self._heard.get(peer), self._past.setdefault(peer, set())
+        least = max(known.life if known else 0, self.since.get(peer, 0))
+        if said.life < least:
+            if said.life in past or (known and said.life == known.life):
+                return (
+                    f"the journal of process {peer} is of a disk that was lost, and another one has taken its place;"
+                    " leave this one off: with --lost-disk it would drive out the other"
+                )
             return (
-                f"the journal of process {peer} is of a disk that was lost, and another one has taken its place;"
-                " leave this one off: with --lost-disk it would drive out the other"
+                f"the journal of process {peer} began, by its clock, {(least - said.life) / 1e6:.1f} s before one that"
+                " was in its place: if it was begun just now, with --lost-disk, its clock is behind: set that, move its"
+                " directory away, and start it so again; else another one has taken its place: leave it off"
             )
-        if said.life == known.life and said.length < known.length:
-            if said.incarnation == known.incarnation:
+        if known and known.life == said.life:
+            if known.incarnation == said.incarnation:
+                self.vouched(peer, said.length)
                 return ""
-            return (
-                f"the journal of process {peer} is an old copy: it has {said.length} bytes, and had vouched for"
-                f" {known.length}; {REMEDY}"
-            )
+            if said.incarnation in past:
+                return f"two processes run as process {peer}, with copies of one journal: end both; {REMEDY}"
+            if said.length < known.length:
+                return (
+                    f"the journal of process {peer} is an old copy: it has {said.length} bytes, and had vouched for"
+                    f" {known.length}; {REMEDY}"
+                )
+        if known:
+            past |= {known.incarnation, known.life}
         self._heard[peer] = said
         return ""
 

@@ -18,8 +18,11 @@ from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from kvstore.storage.backend import StorageError
 from multicast.records import JournalError
+from multicast.runtime.links import ACK_DELAY_S
+from tests.house import ROOT
 from tests.kvstore.live import executed, make_cluster
 
+PAGE = (ROOT / "kvstore" / "DISKS.md").read_text()
 VALUE = b"the value of k, long enough to be found"
 
 
@@ -119,3 +122,7 @@ def test_a_start_without_any_room_says_so_and_where(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(serve, "ReplicaLock", full)
     with pytest.raises(ConfigError, match=f"^{replica_directory(tmp_path, 0)}: no room is left on its disk"):
         serve.serve(tmp_path, "0")
+
+
+def test_the_page_says_how_old_a_copy_is_at_most_that_escapes() -> None:
+    assert f"the last acknowledgement heard ({1000 * ACK_DELAY_S:.0f} ms);" in " ".join(PAGE.split())

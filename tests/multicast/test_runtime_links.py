@@ -18,6 +18,7 @@ from multicast.runtime.fence import Fence, Vouched
 from multicast.runtime.greeting import ACK, FRAME, NewerVersion, decode_greeting, encode_greeting
 from multicast.runtime.incoming import Connection
 from multicast.runtime.links import Links
+from multicast.runtime.outgoing import _REFUSAL_MAX
 from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.multicast.live import CLUSTER, eventually, hello
 
@@ -246,7 +247,26 @@ def test_a_process_that_lives_on_may_be_heard_in_any_order() -> None:
 def test_a_disk_that_took_the_place_of_a_lost_one_begins_anew_and_the_lost_one_stays_out() -> None:
     fence = Fence(7, lambda: 100)
     assert fence.refusal(1, Vouched(5, 5, 40)) == fence.refusal(1, Vouched(6, 6, 10)) == ""
-    assert "of a disk that was lost" in fence.refusal(1, Vouched(7, 5, 1000))
+    assert "leave this one off: with --lost-disk" in fence.refusal(1, Vouched(7, 5, 1000))
+
+
+def test_a_new_disk_that_begins_by_a_clock_that_is_behind_is_told_so() -> None:
+    """It would be told to stay off for ever, as the disk in whose place it is. Who heard of neither names both."""
+    fence = Fence(7, lambda: 100, {2: 5_000_000})
+    assert fence.refusal(1, Vouched(5_000_000, 5_000_000, 40)) == ""
+    for peer in (1, 2):
+        told = fence.refusal(peer, Vouched(2_500_000, 2_500_000, 10))
+        assert "began, by its clock, 2.5 s before" in told and "its clock is behind: set that, move its dir" in told
+        assert "else another one has taken its place: leave it off" in told and len(told) < _REFUSAL_MAX
+    assert fence.refusal(1, Vouched(6_000_000, 6_000_000, 10)) == ""
+
+
+def test_a_second_copy_of_a_disk_that_is_as_long_is_noticed_when_both_run() -> None:
+    """As of a machine that was cloned: each takes the other's links, until the first one greets again."""
+    fence = Fence(7, lambda: 100)
+    assert fence.refusal(1, Vouched(5, 5, 40)) == fence.refusal(1, Vouched(8, 5, 40)) == ""
+    assert "two processes run as process 1, with copies of one journal: end both" in fence.refusal(1, Vouched(5, 5, 70))
+    assert fence.refusal(1, Vouched(8, 5, 40)) == fence.refusal(1, Vouched(9, 5, 50)) == ""
 
 
 async def test_who_greets_with_an_old_copy_is_told_and_not_heard() -> None:
