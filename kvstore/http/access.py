@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from kvstore.api.rights import ROOT, id_of, is_token
 from kvstore.core.rights import Rights
+from kvstore.http.calls import Call
 from kvstore.http.errors import Problem
 
 UNAUTHENTICATED = {"WWW-Authenticate": 'Bearer realm="kvstore"'}
@@ -24,22 +25,34 @@ class AccessControl:
         known = None if token_id in ("", ROOT) else self._rights().token(token_id)
         return known.name if known else token_id
 
-    def holder(self, fields: Mapping[str, str]) -> str:
-        """The id of the token. Problem: there is no such token."""
-        scheme, _, token = fields.get("authorization", "").partition(" ")
-        token_id = id_of(token.strip()) if scheme.lower() == "bearer" else ""
-        if not token_id:
-            detail = "Authorization: a token is needed: Bearer kv-..."
-            raise Problem(401, "unauthenticated", detail, field="Authorization", headers=UNAUTHENTICATED)
+    def admits(self, call: Call, needed: str, last: bool = False) -> bool:
+        """Whether the holder of its token may use a route at all that needs this, see `Route.access`. False: by what
+        this replica knows, which may be old. Problem: he may not; last: nor by what is newer."""
+        token_id, token = _token_of(call.head.fields.values)
         rights = self._rights()
         known = None if token_id == ROOT else rights.token(token_id)
-        digest = self.root if token_id == ROOT else known.digest if known else bytes(32)
-        if not is_token(token, digest):
+        if known is None and token_id != ROOT and not last:
+            return False
+        if not is_token(token, self.root if token_id == ROOT else known.digest if known else bytes(32)):
             detail = "Authorization: this token is not known, or no longer"
             raise Problem(401, "unauthenticated", detail, field="Authorization", headers=UNAUTHENTICATED)
-        return token_id
-
-    def check(self, token_id: str, needed: str) -> None:
-        """needed: see `Route.access`. Problem: its holder may not use such a route at all."""
-        if token_id != ROOT and needed not in ("data", "token") and not self._rights().allows(token_id, needed):
+        call.holder, call.by = token_id, "" if token_id == ROOT else token_id
+        if not call.by or needed in ("data", "token") or rights.allows(token_id, needed):
+            return True
+        if last:
             raise Problem(403, "forbidden", f"this is for those who may {needed}")
+        return False
+
+    def observes(self, token_id: str) -> bool:
+        """Whether its holder is told how a replica does. Empty: everybody is."""
+        return not token_id or any([self._rights().allows(token_id, access) for access in ("monitor", "admin")])
+
+
+def _token_of(fields: Mapping[str, str]) -> tuple[str, str]:
+    """Its id, and the token. Problem: there is none."""
+    scheme, _, token = fields.get("authorization", "").partition(" ")
+    token_id = id_of(token.strip()) if scheme.lower() == "bearer" else ""
+    if not token_id:
+        detail = "Authorization: a token is needed: Bearer kv-..."
+        raise Problem(401, "unauthenticated", detail, field="Authorization", headers=UNAUTHENTICATED)
+    return token_id, token.strip()

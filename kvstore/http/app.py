@@ -17,10 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvstore import __version__
 from kvstore.api import answers, codec, forms
-from kvstore.api.cluster import BEGUN, FoundingJson, MemberJson, MembersJson, ShardsJson
-from kvstore.api.docs_page import page
 from kvstore.api.forms import Form
 from kvstore.api.model import (
     CUT,
@@ -37,9 +34,7 @@ from kvstore.api.model import (
     only_reads,
     operations_of,
 )
-from kvstore.api.openapi import document
 from kvstore.api.problem import APPLIED, NOT_APPLIED, UNKNOWN
-from kvstore.api.rights import ROOT
 from kvstore.api.routes import ROUTES
 from kvstore.config import ConfigError, LogSettings, ReplicaConfig
 from kvstore.core.bundles import NO_ID
@@ -47,11 +42,13 @@ from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.rights import DENIED
 from kvstore.core.versions import compacted
 from kvstore.http import errors, request
+from kvstore.http.about import About
 from kvstore.http.access import AccessControl
 from kvstore.http.admin import ROLES, TOKENS, Admin
 from kvstore.http.answers import JSON, OCTETS, TEXT, Response, origin_lines, read_at, read_at_line, write_headers
 from kvstore.http.calls import Call, Calls
 from kvstore.http.errors import Problem
+from kvstore.http.latest import Latest
 from kvstore.http.leases import LEASES, RENEWALS, LeaseCalls
 from kvstore.http.metrics import Metrics
 from kvstore.http.node import Node
@@ -102,15 +99,18 @@ class HttpApi:
         self._access = AccessControl(root, lambda: node.rights())
         record = Record(log or LogSettings(), self._access.name_of)
         self.calls = Calls(limits, metrics, node.forget, record, cors_origins)
-        self._watch = Watching(node, limits, self.calls, self._check_ready).begin
+        self._latest = Latest(node)
+        self._watch = Watching(node, limits, self.calls, self._check_ready, self._latest).begin
         leases = LeaseCalls(self._open, self._execute, self._write)
         self._grant_lease, self._list_leases, self._lease = leases.grant, leases.list, leases.look
         self._renew_lease, self._revoke_lease = leases.renew, leases.revoke
         self._routes: dict[str, dict[str, _Method]] = {}
+        about = About(node, self._access)
         admin = Admin(self._open, partial(self._write, writes=True), lambda: node.rights(), limits.body_bytes_max)
         for route in ROUTES:
             methods = self._routes.setdefault(route.place, {"OPTIONS": _Method(self._options, "open", "", False)})
-            handler = getattr(admin, route.name, None) or getattr(self, f"_{route.name}")
+            others = getattr(admin, route.name, None) or getattr(about, route.name, None)
+            handler = others or getattr(self, f"_{route.name}")
             methods[route.method] = _Method(handler, route.access, record.kind(route), route.place in DATA)
             if route.method == "GET":
                 methods["HEAD"] = methods["GET"]
@@ -134,13 +134,25 @@ class HttpApi:
             allow = _allowed(methods)
             detail = f"{method[:20]} is not possible here, only {allow}"
             raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
-        handler, needed, call.recorded, limited = known
-        if self._access.root and needed != "open":
-            call.holder = self._access.holder(call.head.fields.values)
-            self._access.check(call.holder, needed)
-            call.by = "" if call.holder == ROOT else call.holder
-        if not limited or not self.calls.refuses(call):
-            handler(call)
+        call.recorded = known.recorded
+        if not self._access.root or known.needed == "open" or self._access.admits(call, known.needed):
+            self._handle(known, call)
+        else:
+            call.undecided = True
+            self._latest.wait(partial(call.step, self._admit, known))
+
+    def _admit(self, call: Call, method: _Method, problem: Problem | None) -> None:
+        """Once more, by what was ordered meanwhile."""
+        call.undecided = False
+        if problem is not None:
+            raise problem
+        self._access.admits(call, method.needed, last=True)
+        self._handle(method, call)
+        call.caller.go_on()
+
+    def _handle(self, method: _Method, call: Call) -> None:
+        if not method.limited or not self.calls.refuses(call):
+            method.handler(call)
 
     def _options(self, call: Call) -> None:
         allow = _allowed(self._routes[call.route]).encode()
@@ -414,7 +426,10 @@ class HttpApi:
 
     def _executed(self, call: Call, render: Render, answer: Answered | Refused) -> None:
         if isinstance(answer, Refused):
-            raise errors.refused(answer)
+            if not call.may_be_old(answer):
+                raise errors.refused(answer)
+            self._latest.wait(partial(call.step, self._execute_again, render))
+            return
         failure = answer.result.failure
         if failure:
             code, status = ("forbidden", 403) if failure.startswith(DENIED) else ("failed", 422)
@@ -425,6 +440,12 @@ class HttpApi:
             self._execute(call, call.transaction, render)
         else:
             render(call, answer)
+
+    def _execute_again(self, call: Call, render: Render, problem: Problem | None) -> None:
+        """By the rights that were ordered meanwhile."""
+        if problem is not None:
+            raise problem
+        self._execute(call, call.transaction, render, call.ordered)
 
     # -- replicas that come and go ------------------------------------------------------------------------------------
 
@@ -446,32 +467,7 @@ class HttpApi:
             raise errors.unavailable("no_majority", str(error)) from None
         call.answer(Response(200, JSON, codec.encode({"done": done})))
 
-    # -- people and machines who watch --------------------------------------------------------------------------------
-
-    def _cluster(self, call: Call) -> None:
-        call.answer(Response(200, JSON, codec.encode(self.node.describe_cluster())))
-
-    def _members(self, call: Call) -> None:
-        shards = self.node.describe_cluster().shards
-        members = [MemberJson(r.id, r.url, shard.id) for shard in shards for r in shard.replicas]
-        call.answer(Response(200, JSON, codec.encode(MembersJson(members))))
-
-    def _shards(self, call: Call) -> None:
-        cluster = self.node.describe_cluster()
-        call.answer(Response(200, JSON, codec.encode(ShardsJson(cluster.shard_map, cluster.shards))))
-
-    def _limits(self, call: Call) -> None:
-        call.answer(Response(200, JSON, codec.encode(self.node.describe_cluster().limits)))
-
-    def _openapi(self, call: Call) -> None:
-        call.answer(Response(200, JSON, codec.encode(document(__version__))))
-
-    def _docs(self, call: Call) -> None:
-        call.answer_large(b"Content-Type: text/html; charset=utf-8\r\n", page(document(__version__)))
-
-    def _founding(self, call: Call) -> None:
-        known = self.node.describe_cluster()
-        call.answer(Response(200, JSON, codec.encode(FoundingJson(known.cluster_id, known.self_id, BEGUN))))
+    # -- machines who watch -------------------------------------------------------------------------------------------
 
     def _livez(self, call: Call) -> None:
         failure = self.node.failure()

@@ -28,6 +28,7 @@ from kvstore.api.http1 import Head
 from kvstore.api.model import Compare, Consistency, Transaction
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.core.bundles import NO_ID
+from kvstore.core.messages import Refused
 from kvstore.http import errors
 from kvstore.http.admission import Admission
 from kvstore.http.answers import Response
@@ -106,7 +107,7 @@ class Call:
     holder: the id of its token, empty if nobody has shown one; by: empty if he may do everything, too. recorded: see
     `Record.kind`. deadline: `time.monotonic` seconds; inf before `Calls.open`. ordered: whether it may have had an
     effect. text_id: of a write, once it has one. body_bytes_max, then: set while the body is waited for, see
-    `read_body`.
+    `read_body`. undecided: it waits to be let in at all.
     """
 
     # What a handler keeps between the head of a request, its body and its outcome.
@@ -127,6 +128,8 @@ class Call:
     text_id = ""
     stream: Stream | None = None
     by = holder = recorded = ""
+    undecided = False
+    _refused = False
     then: Callable[[Call, bytes], None] | None = None
     deadline = math.inf
     _request_id = ""
@@ -231,6 +234,12 @@ class Call:
             self.fail(errors.unavailable("stopping", "this replica is stopping", outcome))
         else:
             self.fail(errors.timed_out(self.timeout_ms, outcome))
+
+    def may_be_old(self, refused: Refused) -> bool:
+        """Whether it was refused by rights that may have been added to since. Once."""
+        again = refused.code == "forbidden" and not self._refused
+        self._refused = True
+        return again
 
     def under_way(self) -> None:
         """Everything is here: from now on it is the replica that its client waits for. Idempotent."""

@@ -9,8 +9,9 @@ socket: it is not read while its answers pile up, while a body waits for room, o
 A connection ends when its client or an answer says so, after a breach of the protocol, after `IDLE_SECONDS` without a
 request or `HEAD_SECONDS` with the beginning of one; and when there are too many and nobody waits for an answer on it:
 then that which is unused for longest is closed for a new one; if all are used, one that has sent nothing more of an
-unfinished body for `STARVED_SECONDS`: of that nothing was ordered. If more may be on its way, our side is closed first and
-what comes is dropped for a moment: a socket closed over unread bytes is reset, and the client would lose the answer.
+unfinished body for `STARVED_SECONDS`: of that nothing was ordered. If more may be on its way, our side is closed first
+and what comes is dropped for a moment: a socket closed over unread bytes is reset, and the client would lose the
+answer.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         """The client sends no more, and may wait for answers."""
         self._at_eof = True
         self._advance()
-        if self._lingering or self._reading is not None:  # nobody waits, or a body that never ends
+        reading = self._reading
+        if self._lingering or (reading and not reading.undecided):  # nobody waits, or a body that never ends
             self._transport.close()
         return self._transport.can_write_eof()  # with TLS there is no half of a connection
 
@@ -203,16 +205,16 @@ class Connection(asyncio.BufferedProtocol):
         calls.append(call)
         self._last = not head.keep_alive
         call.step(self._api.begin)
-        if self._reader.inside_body or call.then is not None:
+        if self._reader.inside_body or call.then is not None or call.undecided:
             self._reading = call
         return True
 
     def _read_body(self, call: Call) -> bool:
         """Go on with the body of the last request; whether its end was reached."""
+        if call.undecided or call.waits_for_room:
+            return False
         if call.then is None:
             return self._skip_body(call)
-        if call.waits_for_room:
-            return False
         try:
             body = self._reader.body(call.body_bytes_max)
         except BodyTooLarge:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from kvstore.api.events import encode_change, encode_end, encode_progress
 from kvstore.core.messages import Answered, Follow, Followed, Refused
 from kvstore.http import errors, request
 from kvstore.http.answers import EVENTS, Response
 from kvstore.http.calls import Call, Calls
+from kvstore.http.errors import Problem
+from kvstore.http.latest import Latest
 from kvstore.http.node import Node
 from kvstore.limits import Limits
 from multicast.types import ZERO
@@ -25,7 +28,10 @@ STALLED_SECONDS = 60.0
 class Watching:
     """The watches of one server. check_ready: raises Problem."""
 
-    def __init__(self, node: Node, limits: Limits, calls: Calls, check_ready: Callable[[], None]):
+    def __init__(
+        self, node: Node, limits: Limits, calls: Calls, check_ready: Callable[[], None], latest: Latest
+    ):  # fmt: skip
+        self._latest = latest
         self._node = node
         self._limits = limits
         self._calls = calls
@@ -44,7 +50,7 @@ class Watching:
             detail = f"more than watches_max = {self._limits.watches_max} watches are open"
             raise errors.unavailable("overloaded", detail)
         self._calls.open(call, self._limits.timeout_default_ms)
-        call.stream = _Watch(self._node, call, Follow(after, first, end, by=call.by))
+        call.stream = _Watch(self._node, self._latest, call, Follow(after, first, end, by=call.by))
         self._calls.streams[call.stream] = None
         call.stream.ask()
 
@@ -52,8 +58,9 @@ class Watching:
 class _Watch:
     """One. asked: what it asks for, or has asked for."""
 
-    def __init__(self, node: Node, call: Call, asked: Follow):
+    def __init__(self, node: Node, latest: Latest, call: Call, asked: Follow):
         self._node = node
+        self._latest = latest
         self._call = call
         self._asked = asked
         self._pending = b""
@@ -75,9 +82,19 @@ class _Watch:
 
     def _begin(self, call: Call, answer: Answered | Followed | Refused) -> None:
         if isinstance(answer, Refused):
-            raise errors.refused(answer)
+            if not call.may_be_old(answer):
+                raise errors.refused(answer)
+            self._latest.wait(partial(call.step, self._ask_again))
+            return
         self._go_on(answer)
         call.answer(Response(200, EVENTS, streams=True))
+
+    def _ask_again(self, call: Call, problem: Problem | None) -> None:
+        """By the rights that were ordered meanwhile."""
+        if problem is not None:
+            raise problem
+        if not self._over:
+            self.ask()
 
     def _go_on(self, answer: Answered | Followed | Refused) -> None:
         if isinstance(answer, Followed):

@@ -51,7 +51,7 @@ from kvstore.status import statuses
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO
-from tests.kvstore.live import Answer, Replica, wait_until
+from tests.kvstore.live import Answer, Replica
 from tests.kvstore.one_replica import Bench, key, write
 from tests.ports import free_base_port
 
@@ -296,17 +296,14 @@ class Guarded:
         return self.replicas[0](method, path, body, Content_Type="application/json", **named)
 
     def token(self, *permissions: PermissionJson) -> MadeToken:
-        """Of somebody who may do this, known to all replicas."""
+        """Of somebody who may do this; every replica knows it at once, or asks."""
         with Client(self.directory, token=self.root) as root:
             name = f"role{len(root.run(requests.list_rights()).roles)}"
             root.run(requests.put_role(name, permissions))
             made = root.run(requests.make_token("somebody", [name]))
-        wait_until(lambda: all(self._knows(replica, made.token) for replica in self.replicas))
+        for replica in self.replicas:
+            assert replica("GET", "/v1/limits", Authorization=f"Bearer {made.token}").status == 200
         return made
-
-    @staticmethod
-    def _knows(replica: Replica, token: str) -> bool:
-        return replica("GET", "/v1/limits", Authorization=f"Bearer {token}").status == 200
 
 
 @pytest.fixture(scope="module")
