@@ -71,10 +71,12 @@ class Facts:
         self.contradictory: set[Key] = set()
         self.initial: dict[Key, Any] = {}
         self.anomalies: list[Anomaly] = []
+        self._reported: set[Anomaly] = set()
 
     def report(self, name: str, transactions: Sequence[int], text: str) -> None:
         anomaly = Anomaly(name, tuple(dict.fromkeys(transactions)), text)
-        if anomaly not in self.anomalies:
+        if anomaly not in self._reported:
+            self._reported.add(anomaly)
             self.anomalies.append(anomaly)
 
 

@@ -87,14 +87,15 @@ def parse_line(text: str | bytes, index: int) -> Transaction:
 
 
 def seen_by_unknown(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """The operations of a transaction of unknown outcome; what they read is null, unless they compared it."""
-    return tuple(op._replace(value=None) if op.kind == "r" and not _compared(ops[i:], op.key) else op
-                 for i, op in enumerate(ops))  # fmt: skip
-
-
-def _compared(rest: tuple[Op, ...], key: Any) -> bool:
-    """Whether a read that these operations begin with is that of a compare-and-set."""
-    return any(op.kind == "w" and op.key == key for op in rest)
+    """The operations of a transaction of unknown outcome; what they read is null, unless they compared it: a read that
+    is followed by a write of the same register is that of a compare-and-set."""
+    written: set[Any] = set()
+    seen = []
+    for op in reversed(ops):
+        if op.kind == "w":
+            written.add(op.key)
+        seen.append(op if op.kind != "r" or op.key in written else op._replace(value=None))
+    return tuple(reversed(seen))
 
 
 def _what_instead(text: str | bytes) -> str:

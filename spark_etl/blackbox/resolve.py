@@ -40,6 +40,7 @@ class _Resolver:
         self.written: dict[tuple[Key, Any], list[int]] = defaultdict(list)
         self.times: dict[tuple[Key, Any], int] = defaultdict(int)
         self.last: dict[tuple[int, Key], Any] = {}
+        self.appended: dict[tuple[int, Key], list[Any]] = defaultdict(list)
         self.after_own: set[tuple[int, int]] = set()
         self.whole: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.list_keys = {op.key for t in history for op in t.ops if op.kind == "append"}
@@ -83,6 +84,8 @@ class _Resolver:
                     self.written[op.key, op.value].append(transaction.index)
                     self.times[op.key, op.value] += transaction.type != "fail"
                     self.last[transaction.index, op.key] = op.value
+                if op.kind == "append":
+                    self.appended[transaction.index, op.key].append(op.value)
                 compared = op.kind == "neq" and transaction.type == "ok"
                 if compared or (op.kind == "w" and op.key in self.list_keys):
                     self.facts.repeated.add(op.key)
@@ -109,32 +112,38 @@ class _Resolver:
     def _internal(self, transaction: Transaction) -> None:
         """What a transaction reads must fit what it has itself read and written before."""
         state: dict[Key, Any] = {}
-        appended: dict[Key, tuple[Any, ...]] = {}
+        appended: dict[Key, list[Any]] = defaultdict(list)  # since then, or since it began
+        to_write: dict[tuple[Key, Any], int] = {}
         for number, op in enumerate(transaction.ops):
+            if op.kind in ("w", "append"):
+                to_write.setdefault((op.key, op.value), number)
+        for op in transaction.ops:
             key = op.key
+            if op.kind != "r":
+                to_write.pop((key, op.value), None)
             if op.kind == "w":
                 state[key] = op.value
-            elif op.kind == "append" and key in state:
-                state[key] = (*(state[key] or ()), op.value)
+                appended.pop(key, None)
             elif op.kind == "append":
-                appended[key] = (*appended.get(key, ()), op.value)
+                appended[key].append(op.value)
             elif _shown(transaction, op):
-                self._future(transaction, number)
-                wrong = key in state and not _same(state[key], op.value)
-                if key not in state and (own := appended.get(key)):
+                self._future(transaction, op, to_write)
+                own, wrong = tuple(appended.pop(key, ())), False
+                if key in state:
+                    wrong = not _same((*_listed(state[key]), *own) if own else state[key], op.value)
+                elif own:
                     wrong = not isinstance(op.value, tuple) or op.value[-len(own) :] != own
                 if wrong:
                     text = f"T{transaction.index} reads {show(op)}; it had read or written something else there before"
                     self.facts.report("internal", [transaction.index], text)
                 state[key] = op.value
 
-    def _future(self, transaction: Transaction, number: int) -> None:
-        op = transaction.ops[number]
-        before = {o.value for o in transaction.ops[:number] if o.key == op.key and o.kind != "r"}
-        seen = [value for value in _elements(op.value) if value not in before]
-        for later in transaction.ops[number + 1 :]:
-            writes = later.kind in ("w", "append") and later.key == op.key and later.value in seen
-            if writes and all(
+    def _future(self, transaction: Transaction, op: Op, to_write: Mapping[tuple[Key, Any], int]) -> None:
+        """to_write: what it writes only after this operation, and at which one first."""
+        places = (to_write.get((op.key, value)) for value in _elements(op.value))
+        for place in sorted(place for place in places if place is not None):
+            later = transaction.ops[place]
+            if all(
                 writer == transaction.index or self.history[writer].type == "fail"
                 for writer in self.written[op.key, later.value]
             ):
@@ -148,21 +157,26 @@ class _Resolver:
         lists: dict[Key, list[_ByValue]] = defaultdict(list)
         for index, transaction in self.facts.committed.items():
             wrote: dict[Key, int] = defaultdict(int)
+            appended: dict[Key, list[Any]] = defaultdict(list)
+            values: dict[Key, set[Any]] = defaultdict(set)
             for number, op in enumerate(transaction.ops):
                 if op.kind in ("w", "append"):
                     wrote[op.key] += 1
+                if op.kind == "append":
+                    appended[op.key].append(op.value)
+                    values[op.key].add(op.value)
                 elif _shown(transaction, op):
                     own = wrote[op.key]
                     if op.key in self.lists:
                         whole = op.value or ()
-                        mine = tuple(o.value for o in transaction.ops[:number] if o[:2] == ("append", op.key))
+                        mine = values[op.key]
                         if own:
                             self.after_own.add((index, number))
-                        if set(mine) <= set(whole):
+                        if len(mine) <= len(whole) and mine <= set(whole):
                             self.whole[index, number] = whole
                         else:
                             self.facts.own_missed.append(Read(index, op.key, index, number))
-                        if not own or whole[len(whole) - own :] == mine:
+                        if own <= len(whole) and whole[len(whole) - own :] == tuple(appended[op.key][: len(whole) + 1]):
                             whole = whole[: len(whole) - own]
                         else:
                             whole = tuple(value for value in whole if value not in mine)
@@ -320,6 +334,7 @@ class _Resolver:
             followers.append(followers[-1] if writer is None or writer == INIT else [writer])
         followers.reverse()
         updates: dict[int, list[int]] = defaultdict(list)
+        writers = set(facts.writers.get(key, ()))
         for reader, ordinal, value in reads:
             self._intermediate(key, reader, value)
             if value and value[-1] not in place:
@@ -330,7 +345,7 @@ class _Resolver:
             blind = (reader, ordinal) in self.after_own
             if writer is not None and writer != reader:
                 facts.reads.append(Read(reader, key, writer, ordinal))
-                if not blind and reader in facts.writers.get(key, ()) and reader not in updates[at]:
+                if not blind and reader in writers and reader not in updates[at]:
                     updates[at].append(reader)
             next_ones = followers[at + 1]
             overwritten = facts.rw_own if blind else facts.rw
@@ -372,7 +387,7 @@ class _Resolver:
         return self.whole.get((reader, ordinal), value)
 
     def _appended(self, writer: int, key: Key) -> list[Any]:
-        return [op.value for op in self.history[writer].ops if op.kind == "append" and op.key == key]
+        return self.appended.get((writer, key), [])
 
     def _appender(
         self, key: Key, value: Any, elements: list[Any], wholes: list[tuple[int, tuple[Any, ...]]]
@@ -422,6 +437,11 @@ def _shown(transaction: Transaction, op: Op) -> bool:
 def _same(a: Any, b: Any) -> bool:
     """Null and the empty list are the same."""
     return bool(a == b or (a in (None, ()) and b in (None, ())))
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    """What is appended to."""
+    return () if value is None else _elements(value)
 
 
 def _elements(value: Any) -> tuple[Any, ...]:
