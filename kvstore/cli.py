@@ -15,7 +15,15 @@ import msgspec
 import typer
 
 from kvstore import cluster_cli
-from kvstore.cluster_cli import Directory, InsecureOption
+from kvstore.cluster_cli import (
+    ConfigOption,
+    Directory,
+    InsecureOption,
+    MachinesOption,
+    NamesOption,
+    TlsOption,
+    addresses,
+)
 from kvstore.console import (
     FAILED,
     INSTEAD_OF_OPTIONS,
@@ -256,20 +264,37 @@ def restore_command(
     base_port: Annotated[int, typer.Option(help="Replica i: peer port base + i, HTTP port base + 100 + i.")] = 7400,
     host: Annotated[str, typer.Option(help="Address that the replicas listen on.")] = "127.0.0.1",
     advertise: Annotated[str, typer.Option(help="By which others reach them; by default that of --host.")] = "",
+    machines: MachinesOption = "",
+    names: NamesOption = "",
     durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
     archive: Annotated[str, typer.Option(help="Where old journals go, which the audit reads; or none.")] = "archive",
+    tls: TlsOption = False,
+    given: ConfigOption = None,
     output: OutputOption = Output.text,
 ) -> None:
-    """Make a new cluster with the rows of a backup, at their versions; start it with `cluster up`."""
-    from kvstore.backup.files import read_manifest
-    from kvstore.backup.restore import configuration, restore
+    """Make a new cluster with the rows of a backup, at their versions; start it with `cluster up`.
 
-    made = configuration(
-        read_manifest(backup), replicas=replicas, protocol=protocol, base_port=base_port, host=host,
-        advertise=advertise, durability=durability, archive=archive,
-    )  # fmt: skip
+    All replicas are made here: each machine needs a copy of cluster.json and of the directories of its own ones."""
+    from kvstore import config
+    from kvstore.backup.files import read_manifest
+    from kvstore.backup.restore import configuration, fitted, restore
+
+    manifest = read_manifest(backup)
+    if given is not None:
+        made = fitted(manifest, config.parse(given.read_bytes(), str(given)))
+    else:
+        made = configuration(
+            manifest, protocol=protocol, replicas=replicas, base_port=base_port, host=host, advertise=advertise,
+            durability=durability, archive=archive, tls=config.CERTIFICATES if tls else "",
+            machines=addresses(machines), names=names,
+        )  # fmt: skip
     restore(backup, directory, made, remark)
-    tell(output, made, f"{directory}: {len(made.shards)} shard(s) of {replicas} replica(s), protocol {made.protocol}")
+    if tls and given is None:
+        from kvstore import certificates
+
+        certificates.make(directory, made, beside(output))
+    many = len(made.replicas)
+    tell(output, made, f"{directory}: {len(made.shards)} shard(s), {many} replica(s), protocol {made.protocol}")
 
 
 @app.command("completion")

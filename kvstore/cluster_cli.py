@@ -39,6 +39,22 @@ InsecureOption = Annotated[
     bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")
 ]
 
+MachinesOption = Annotated[
+    str, typer.Option(metavar="ADDRESS,...", help="One per replica of a shard: the first is of all first ones.")
+]
+NamesOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Of each replica's own machine: {id}, {shard}, {member} in it. Equal ports.")
+]
+TlsOption = Annotated[bool, typer.Option("--tls", help="Replicas and clients speak TLS; see `kvstore certs`.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A cluster.json to take instead of these options.")
+]
+
+
+def addresses(machines: str) -> list[str]:
+    """Of the option `--machines`."""
+    return [address.strip() for address in machines.split(",")] if machines else []
+
 
 @cluster_app.command("init")
 def cluster_init(
@@ -51,19 +67,12 @@ def cluster_init(
     advertise: Annotated[
         str, typer.Option(help="Address or name by which others reach them; by default that of --host.")
     ] = "",
-    machines: Annotated[
-        str, typer.Option(metavar="ADDRESS,...", help="One per replica of a shard: the first is of all first ones.")
-    ] = "",
-    names: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Of each replica's own machine: {id}, {shard}, {member} in it. Equal ports."),
-    ] = "",
+    machines: MachinesOption = "",
+    names: NamesOption = "",
     durability: Annotated[str, typer.Option(help="fsync, or os: survives a process, not the machine.")] = "fsync",
     archive: Annotated[str, typer.Option(help="Where old journals go, which the audit reads; or none.")] = "archive",
-    tls: Annotated[bool, typer.Option("--tls", help="Replicas and clients speak TLS; see `kvstore certs`.")] = False,
-    given: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A cluster.json to take instead of these options.")
-    ] = None,
+    tls: TlsOption = False,
+    given: ConfigOption = None,
     once: Annotated[bool, typer.Option("--once", help="Where there is a cluster already, all is well.")] = False,
     output: OutputOption = Output.text,
 ) -> None:
@@ -90,7 +99,7 @@ def cluster_init(
             durability=durability,
             archive=archive,
             tls=config.CERTIFICATES if tls else "",
-            machines=[address.strip() for address in machines.split(",")] if machines else [],
+            machines=addresses(machines),
             names=names,
         )
     path = identity.create(directory, made)

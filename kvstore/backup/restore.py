@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -79,19 +80,35 @@ def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callab
     return manifest
 
 
-def configuration(
-    manifest: Manifest, *, replicas: int, protocol: str, base_port: int, host: str, advertise: str, durability: str,
-    archive: str,
-) -> ClusterConfig:
-    """For `restore`: the shards and slots of the backup. protocol: empty: that of the backup. ConfigError."""
+def configuration(manifest: Manifest, *, protocol: str, **options: Any) -> ClusterConfig:
+    """For `restore`: the shards and slots of the backup. protocol: empty: that of the backup. options: the others of
+    `config.new_cluster`. ConfigError, BackupError."""
     shards = [shard.id for shard in manifest.shards]
     made = config.new_cluster(
-        shards=len(shards), replicas=replicas, protocol=protocol or manifest.protocol, cluster_id=uuid.uuid4().hex,
-        base_port=base_port, host=host, advertise=advertise, durability=durability, archive=archive,
-    )  # fmt: skip
+        shards=len(shards), protocol=protocol or manifest.protocol, cluster_id=uuid.uuid4().hex, **options
+    )
     members = tuple(msgspec.structs.replace(replica, shard=shards[replica.shard]) for replica in made.replicas)
+    return fitted(manifest, msgspec.structs.replace(made, replicas=members))
+
+
+def fitted(manifest: Manifest, given: ClusterConfig) -> ClusterConfig:
+    """This configuration for `restore`: with an id of its own, if its id is that of the backup, and with all replicas
+    as they are at the beginning. ConfigError, BackupError."""
+    shards = [shard.id for shard in manifest.shards]
+    if sorted(given.shards) != sorted(shards):
+        raise BackupError(
+            f"the backup has the shards {', '.join(map(str, shards))}, and the configuration"
+            f" {', '.join(map(str, given.shards))}: they must be the same"
+        )
+    same = given.cluster_id == manifest.cluster_id
     made = msgspec.structs.replace(
-        made, replicas=members, shard_map=manifest.shard_map, dedup_window_ms=manifest.dedup_window_ms
+        given,
+        cluster_id=uuid.uuid4().hex if same else given.cluster_id,
+        epoch=0,
+        added_shards=(),
+        replicas=tuple(msgspec.structs.replace(replica, added=False, since=0) for replica in given.present),
+        shard_map=manifest.shard_map,
+        dedup_window_ms=manifest.dedup_window_ms,
     )
     config.check(made, "the new cluster")
     if _protocol(made, made.replicas[0]).history is None:

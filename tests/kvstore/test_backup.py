@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore import config, identity
+from kvstore import certificates, cli, config, identity
 from kvstore.api.model import CUT, Add, Cut, Delete, Get, InvalidTransaction, Operation, Put, Transaction
 from kvstore.api.validation import validate
 from kvstore.backup import restore, take
@@ -257,6 +257,44 @@ def test_a_protocol_that_cannot_begin_with_a_state_refuses(tmp_path: Path) -> No
     backups.make_backup(tmp_path / "backup", VALUES)
     with pytest.raises(BackupError, match="the protocol skeen cannot begin with a state that others have made"):
         restored(tmp_path / "backup", tmp_path / "new", replicas=1, protocol="skeen")
+
+
+def shell(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 0
+
+
+def test_a_new_cluster_is_of_several_machines_and_has_tls_if_so_it_is_said(tmp_path: Path) -> None:
+    backups.make_backup(tmp_path / "backup", VALUES, shards=2)
+    options = ("--replicas", "2", "--machines", "127.0.0.2, 127.0.0.3", "--host", "0.0.0.0", "--tls")
+    shell("restore", str(tmp_path / "backup"), str(tmp_path / "new"), *options)
+    made = config.load(tmp_path / "new")
+    assert [replica.address for replica in made.replicas] == ["127.0.0.2", "127.0.0.3"] * 2
+    for replica in made.replicas:
+        assert replica.https and certificates.Certificates(tmp_path / "new", made, replica).clients is not None
+    shell("restore", str(tmp_path / "backup"), str(tmp_path / "named"), "--names", "kv-{shard}-{member}")
+    assert config.load(tmp_path / "named").replicas[5].address == "kv-1-2"
+
+
+async def test_the_old_configuration_is_good_for_the_new_cluster(tmp_path: Path) -> None:
+    """All but the id, and who came and went."""
+    manifest = backups.make_backup(tmp_path / "backup", VALUES)
+    old = make_cluster(tmp_path / "old", 1, 3, "white_box", history_ms=7_000)
+    members = [msgspec.structs.replace(old.replicas[i], removed=i == 0, added=i == 2, since=i) for i in range(3)]
+    old = msgspec.structs.replace(old, cluster_id=manifest.cluster_id, epoch=2, replicas=tuple(members))
+    file = config.save(tmp_path / "old", old)
+    shell("restore", str(tmp_path / "backup"), str(tmp_path / "new"), "--config", str(file))
+    made = config.load(tmp_path / "new")
+    assert made.cluster_id != old.cluster_id and made.limits == old.limits and made.epoch == 0
+    assert [(r.id, r.url, r.added) for r in made.replicas] == [(r.id, r.url, False) for r in old.replicas[1:]]
+    async with backups.serving(tmp_path / "new", made) as replicas:
+        read = await apply(replicas[0], *(Get(key) for key in VALUES))
+        assert {one.found.key: one.found.value for one in read.result.results if one.found} == VALUES
+    two = make_cluster(tmp_path / "two", 2, 1, "white_box")
+    with pytest.raises(BackupError, match="has the shards 0, and the configuration 0, 1: they must be the same"):
+        restore.fitted(manifest, two)
+    assert restore.fitted(manifest, old).cluster_id != restore.fitted(manifest, old).cluster_id
 
 
 def test_time_does_not_go_back(tmp_path: Path) -> None:
