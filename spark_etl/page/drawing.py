@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -211,10 +212,11 @@ def _unit(of: float) -> tuple[float, str]:
 
 
 def _filled(points: Sequence[Point], width: float, value: Callable[[Point], float]) -> list[tuple[float, float]]:
-    """The series with zeros where nothing happened."""
+    """The series with zeros where nothing happened: where that begins and where it ends, for a clock may be far off."""
     first = min(p.second for p in points)
     by_slice = {round((p.second - first) / width): value(p) for p in points}
-    return [(first + n * width, by_slice.get(n, 0.0)) for n in range(max(by_slice) + 1)]
+    zeros = {n for a, b in pairwise(sorted(by_slice)) if b > a + 1 for n in (a + 1, b - 1)}
+    return [(first + n * width, by_slice.get(n, 0.0)) for n in sorted(by_slice.keys() | zeros)]
 
 
 def _known(points: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:

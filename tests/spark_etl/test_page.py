@@ -200,6 +200,17 @@ def test_a_run_of_microseconds_or_of_days_has_times_to_read():
         assert f"between {lag} and {lag}" in charts[1][1]
 
 
+def test_a_clock_that_is_far_off_makes_the_page_no_larger():
+    course = report().course
+    usual = len("".join(svg for _, svg in drawing.course(course)))
+    course.operations.append(Point(1e12, 1, 0, 2.0, 20.0, 30.0))
+    charts = dict(drawing.course(course))
+    assert len("".join(charts.values())) < 2 * usual
+    (line,) = re.findall(r'<polyline class="one" points="([^"]*)"', charts[next(iter(charts))])
+    *_, gone, still_gone, wrong = line.split()
+    assert gone.split(",")[1] == still_gone.split(",")[1] > wrong.split(",")[1], "nothing was answered in between"
+
+
 def test_many_replicas_and_crashes_are_drawn_or_counted():
     lives = [Life(n, n // 10, 0.1 * at, 0.1 * at + 0.05, "crashed") for n in range(70) for at in range(5)]
     course = Course(0.1, [Point(0.1 * n, 1) for n in range(6)], {}, lives)
