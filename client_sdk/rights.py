@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 import msgspec
@@ -28,20 +29,30 @@ def put_role(
         rights.role_of(asked)
     except InvalidTransaction as error:
         raise InvalidRequest(str(error), code="invalid", field=error.field) from None
-    return _change("PUT", f"/v1/admin/roles/{name}", codec.encode(asked), message_id, timeout)
+    path, body = f"/v1/admin/roles/{name}", codec.encode(asked)
+    return Request("PUT", path, lambda _: None, None, timeout, fields=_JSON, body=body).under(message_id)
 
 
-def delete_role(name: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[None]:
-    """Take this role from all who have it."""
-    return _change("DELETE", f"/v1/admin/roles/{_checked(name)}", None, message_id, timeout)
+def delete_role(name: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[bool]:
+    """Take this role from all who have it. Whether it was there; a repetition after an attempt of unknown outcome may
+    say that it was not."""
+    return _deletion(f"/v1/admin/roles/{_checked(name)}", message_id, timeout)
 
 
 def make_token(
-    name: str, roles: Sequence[str], *, message_id: MessageId | None = None, timeout: float | None = None
+    name: str,
+    roles: Sequence[str],
+    *,
+    token: str | None = None,
+    message_id: MessageId | None = None,
+    timeout: float | None = None,
 ) -> Request[MadeToken]:
-    """A new token for somebody of this name, with these roles. It is told here, and nowhere else: only a digest of it
-    is kept. A repetition under the same id is refused: nobody knows the token of the first."""
-    body = codec.encode(TokenJson(name=_checked(name), roles=[_checked(role) for role in roles]))
+    """A new token for somebody of this name, with these roles. It is drawn here, and told nowhere else: only a digest
+    of it is kept. Who repeats this under his own `message_id` gives the `token` of the first time, too."""
+    drawn = rights.token_of(secrets.token_hex(8), secrets.token_bytes(32)) if token is None else token
+    if not rights.id_of(drawn):
+        raise InvalidRequest("token: not a token, as `make_token` draws one", code="invalid", field="token")
+    body = codec.encode(TokenJson(name=_checked(name), roles=[_checked(role) for role in roles], token=drawn))
 
     def parse(answer: Answer) -> MadeToken:
         return msgspec.json.decode(answer.body, type=MadeToken)
@@ -49,9 +60,17 @@ def make_token(
     return Request("POST", "/v1/admin/tokens", parse, None, timeout, fields=_JSON, body=body).under(message_id)
 
 
-def delete_token(token_id: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[None]:
-    """Take the token of this id back: whatever is ordered from now on, its holder may do nothing."""
-    return _change("DELETE", f"/v1/admin/tokens/{_checked(token_id)}", None, message_id, timeout)
+def delete_token(token: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[bool]:
+    """Take a token back, by its id or by itself: whatever is ordered from now on, its holder may do nothing. Whether it
+    was known, as `delete_role`. Its secret is not sent."""
+    return _deletion(f"/v1/admin/tokens/{_checked(rights.id_of(token) or token)}", message_id, timeout)
+
+
+def _deletion(path: str, message_id: MessageId | None, timeout: float | None) -> Request[bool]:
+    found: Request[bool] = Request(
+        "DELETE", path, lambda answer: answer.status == 200, None, timeout, accepts=(200, 404)
+    )  # fmt: skip
+    return found.under(message_id)
 
 
 def list_rights(*, timeout: float | None = None) -> Request[RightsJson]:
@@ -64,13 +83,6 @@ def list_rights(*, timeout: float | None = None) -> Request[RightsJson]:
 
 
 _JSON = "Content-Type: application/json\r\n"
-
-
-def _change(
-    method: str, path: str, body: bytes | None, message_id: MessageId | None, timeout: float | None
-) -> Request[None]:
-    fields = "" if body is None else _JSON
-    return Request(method, path, lambda _: None, None, timeout, fields=fields, body=body).under(message_id)
 
 
 def _checked(name: str) -> str:

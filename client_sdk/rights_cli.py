@@ -8,7 +8,7 @@ import typer
 
 from client_sdk import rights
 from client_sdk.cli import Timeout, open_client
-from kvstore.api.rights import PermissionJson
+from kvstore.api.rights import Access, PermissionJson, id_of
 from kvstore.console import Output, OutputOption, Target, UserError, make_app, print_json, say, tell
 
 app = make_app("Who may do what.")
@@ -22,12 +22,22 @@ _Prefixes = Annotated[
 ]
 
 
+_Keys = Annotated[list[str] | None, typer.Option(metavar="KEY", help="This key alone; more than once.")]
+_Ranges = Annotated[
+    list[str] | None, typer.Option(metavar="START,END", help="From one key to before another; no END: all that follow.")
+]
+
+
 @role_app.command("put")
 def role_put(
     name: str,
     cluster: Target,
     read: _Prefixes = None,
     write: _Prefixes = None,
+    read_key: _Keys = None,
+    write_key: _Keys = None,
+    read_range: _Ranges = None,
+    write_range: _Ranges = None,
     lease: Annotated[bool, typer.Option("--lease", help="Grant, renew and revoke leases.")] = False,
     admin: Annotated[bool, typer.Option("--admin", help="Change the cluster, and rights.")] = False,
     monitor: Annotated[bool, typer.Option("--monitor", help="See metrics.")] = False,
@@ -35,16 +45,30 @@ def role_put(
     output: OutputOption = Output.text,
 ) -> None:
     """Make a role, or change it: from now on it is for that, and nothing else."""
-    permissions = [PermissionJson(access=["read"], prefix=prefix) for prefix in read or ()]
-    permissions += [PermissionJson(access=["write"], prefix=prefix) for prefix in write or ()]
+    permissions: list[PermissionJson] = []
+    of_keys: list[tuple[Access, list[str] | None, list[str] | None, list[str] | None]]
+    of_keys = [("read", read, read_key, read_range), ("write", write, write_key, write_range)]
+    for access, prefixes, keys, ranges in of_keys:
+        permissions += [PermissionJson(access=[access], prefix=prefix) for prefix in prefixes or ()]
+        permissions += [PermissionJson(access=[access], key=key) for key in keys or ()]
+        permissions += [_of_range(access, told) for told in ranges or ()]
     permissions += [PermissionJson(access=["lease"])] if lease else []
     permissions += [PermissionJson(access=["admin"])] if admin else []
     permissions += [PermissionJson(access=["monitor"])] if monitor else []
     if not permissions:
-        raise UserError("say what it is for: --read, --write, --lease, --admin, --monitor")
+        what = "--read, --write (each also -key, -range), --lease, --admin, --monitor"
+        raise UserError(f"say what it is for: {what}")
     with open_client(cluster, timeout) as client:
         client.run(rights.put_role(name, permissions))
     tell(output, {"role": name, "permissions": permissions}, f"role {name}: {len(permissions)} permission(s)")
+
+
+def _of_range(access: Access, told: str) -> PermissionJson:
+    start, comma, end = told.partition(",")
+    if not comma or "," in end or not (start or end):
+        text = f"START,END, with one comma and a key on one side of it at least, not {told!r}"
+        raise UserError(f"--{access}-range: {text}; keys with commas: PUT /v1/admin/roles/NAME")
+    return PermissionJson(access=[access], start=start or None, end=end or None)
 
 
 @role_app.command("delete")
@@ -53,7 +77,8 @@ def role_delete(
 ) -> None:
     """Take a role from all who have it."""
     with open_client(cluster, timeout) as client:
-        client.run(rights.delete_role(name))
+        if not client.run(rights.delete_role(name)):
+            raise UserError(f"there is no role {name!r}, or no longer")
     tell(output, {"role": name, "deleted": True}, f"role {name}: nobody has it")
 
 
@@ -87,14 +112,16 @@ def token_create(
 
 @token_app.command("revoke")
 def token_revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="The second part of the token.")],
+    token: Annotated[str, typer.Argument(metavar="ID", help="The second part of the token; or the token.")],
     cluster: Target,
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
 ) -> None:
     """Take a token back."""
+    token_id = id_of(token) or token
     with open_client(cluster, timeout) as client:
-        client.run(rights.delete_token(token_id))
+        if not client.run(rights.delete_token(token_id)):
+            raise UserError(f"there is no token with the id {token_id!r}, or no longer")
     tell(output, {"id": token_id, "revoked": True}, f"token {token_id}: not known any more")
 
 

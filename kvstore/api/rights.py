@@ -71,11 +71,13 @@ class RoleJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     permissions: list[PermissionJson]
 
 
-class TokenJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /v1/admin/tokens`: whose it is, and what roles it has."""
+class TokenJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The body of `POST /v1/admin/tokens`: whose it is, and what roles it has. token: kv-ID-SECRET, drawn by whoever
+    asks, who may then ask again under the same Idempotency-Key; absent: the replica draws one."""
 
     name: str
     roles: list[str]
+    token: str | None = None
 
 
 class MadeToken(msgspec.Struct, kw_only=True):

@@ -16,6 +16,8 @@ from kvstore.core.rights import ROLE, TOKEN, Rights, encode
 from kvstore.http import errors, request
 from kvstore.http.answers import JSON, Response
 from kvstore.http.calls import Call
+from kvstore.http.errors import Problem
+from kvstore.http.latest import Latest
 
 ROLES = "/v1/admin/roles/"
 TOKENS = "/v1/admin/tokens/"
@@ -26,9 +28,17 @@ Order = Callable[[Call, Transaction, Callable[[Call, Answered], None]], None]
 
 class Admin:
     """open: begins a call. order(call, transaction, then): has it ordered as a write. known: the rights that this
-    replica knows."""
+    replica knows. latest: for those that it does not."""
 
-    def __init__(self, open_: Callable[[Call], None], order: Order, known: Callable[[], Rights], body_bytes_max: int):
+    def __init__(
+        self,
+        open_: Callable[[Call], None],
+        order: Order,
+        known: Callable[[], Rights],
+        latest: Latest,
+        body_bytes_max: int,
+    ):
+        self._latest = latest
         self._open = open_
         self._order = order
         self._known = known
@@ -47,7 +57,7 @@ class Admin:
 
     def delete_role(self, call: Call) -> None:
         name = _checked("name", call.path[len(ROLES) :])
-        self._with_body(call, lambda call, _: self._change(call, ROLE + name.encode(), b""))
+        self._delete(call, ROLE + name.encode(), lambda: name in self._known().roles(), f"no role {name!r}")
 
     def make_token(self, call: Call) -> None:
         self._with_body(call, self._make_token)
@@ -58,17 +68,56 @@ class Admin:
         if len(asked.roles) > rights.ROLES_MAX:
             raise errors.invalid("roles", f"at most {rights.ROLES_MAX}, not {len(asked.roles)}")
         roles = tuple([_checked(f"roles[{i}]", role) for i, role in enumerate(asked.roles)])
-        token_id = secrets.token_hex(8)
-        token = rights.token_of(token_id, secrets.token_bytes(32))
-        record = encode(rights.Token(name, rights.digest_of(token), roles))
-        told = rights.MadeToken(id=token_id, token=token)
-        self._change(call, TOKEN + token_id.encode(), record, told)
+        token = asked.token or rights.token_of(secrets.token_hex(8), secrets.token_bytes(32))
+        token_id, digest = rights.id_of(token), rights.digest_of(token)
+        if token_id in ("", rights.ROOT):
+            raise errors.invalid("token", "kv-ID-SECRET: an id of 4 to 32 letters and digits, a secret of 32 bytes")
+
+        def order(call: Call) -> None:
+            unknown = [i for i, role in enumerate(roles) if role not in self._known().roles()]
+            if unknown:
+                raise errors.invalid(f"roles[{unknown[0]}]", f"there is no role {roles[unknown[0]]!r}")
+            taken = self._known().token(token_id)
+            if taken is not None and taken.digest != digest:
+                raise errors.invalid("token", "there is another one with its id")
+            told = rights.MadeToken(id=token_id, token=token)
+            self._change(call, TOKEN + token_id.encode(), encode(rights.Token(name, digest, roles)), told)
+
+        self._once_known(call, lambda: set(roles) <= self._known().roles().keys(), order)
 
     def delete_token(self, call: Call) -> None:
-        token_id = _checked("id", call.path[len(TOKENS) :])
+        text = call.path[len(TOKENS) :]
+        token_id = _checked("id", rights.id_of(text) or text)
         if token_id == rights.ROOT:
             raise errors.invalid("id", "root's token stands in cluster.json: `kvstore auth root` makes another one")
-        self._with_body(call, lambda call, _: self._change(call, TOKEN + token_id.encode(), b""))
+        there = partial(self._has_token, token_id)
+        self._delete(call, TOKEN + token_id.encode(), there, "no token of this id, or no longer")
+
+    def _has_token(self, token_id: str) -> bool:
+        return self._known().token(token_id) is not None
+
+    def _delete(self, call: Call, name: bytes, there: Callable[[], bool], absent: str) -> None:
+        """404 if it is not there."""
+
+        def order(call: Call) -> None:
+            if not there():
+                raise Problem(404, "not_found", absent)
+            self._change(call, name, b"")
+
+        self._with_body(call, lambda call, _: self._once_known(call, there, order))
+
+    def _once_known(self, call: Call, known: Callable[[], bool], then: Callable[[Call], None]) -> None:
+        """What this replica does not know may be new."""
+
+        def later(call: Call, problem: Problem | None) -> None:
+            if problem is not None:
+                raise problem
+            then(call)
+
+        if known():
+            then(call)
+        else:
+            self._latest.wait(partial(call.step, later))
 
     def list_rights(self, call: Call) -> None:
         known = self._known()

@@ -106,7 +106,8 @@ class HttpApi:
         self._renew_lease, self._revoke_lease = leases.renew, leases.revoke
         self._routes: dict[str, dict[str, _Method]] = {}
         about = About(node, self._access)
-        admin = Admin(self._open, partial(self._write, writes=True), lambda: node.rights(), limits.body_bytes_max)
+        order = partial(self._write, writes=True)
+        admin = Admin(self._open, order, lambda: node.rights(), self._latest, limits.body_bytes_max)
         for route in ROUTES:
             methods = self._routes.setdefault(route.place, {"OPTIONS": _Method(self._options, "open", "", False)})
             others = getattr(admin, route.name, None) or getattr(about, route.name, None)

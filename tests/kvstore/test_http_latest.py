@@ -50,9 +50,15 @@ class Behind(FakeNode):
         shards = [ShardJson(id=0, replicas=[ReplicaJson(0, "http://x")])]
         return ClusterJson(cluster_id="00", self_id=0, shard_map=self.shard_map.to_json(), shards=shards)
 
+    def forget(self, token: int) -> None:
+        if token in self._under_way:
+            super().forget(token)
+
     def request(self, asked: Any, answer: Callable[[Any], None]) -> int:
         by = asked.by if isinstance(asked, Follow) else asked.transaction.by
         if by or asked.message_id != NO_ID:
+            if isinstance(asked, Follow) and asked.live:
+                return 1
             denied = self.known.denied_range(by, b"", b"")
             followed = Followed([], ZERO) if isinstance(asked, Follow) else answered(OperationResult())
             answer(followed if denied is None else forbidden(denied))
