@@ -325,6 +325,8 @@ class LiveReplica:
 
     def _absence(self, host: Host) -> str:
         """Why it takes no part in serving, as of the last batch, for only a batch changes that; empty if it does."""
+        if host.disk_hangs:
+            return "the disk of this replica hangs: a write to its journal does not return"
         if (fetched := host.engine.snapshots.status()) is not None:
             rows = f"{fetched['rows']} of {fetched['rows_total']} rows"
             return f"this replica fetches a snapshot from replica {fetched['peer']}: {rows}"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+HANGS_US = 1_000_000
+"""A disk hangs if a write to the journal takes longer than this. A slow one takes 300 ms for a sync."""
+
 
 class Disk(Protocol):
     """A flat directory of files. Every method may raise OSError; then nobody knows what was written."""

@@ -44,7 +44,8 @@ class Engine:
 
     incarnation: differs from that of every other life of this process. durability: for the journal's `Started`.
     copy_to_self: encode and decode messages to oneself too (the simulator does, to catch aliasing).
-    discipline: of the wall clock; None where nothing is stamped with it.
+    discipline: of the wall clock; None where nothing is stamped with it. disk_hangs: the host's, to be heeded in the
+    next `run`: a write has been under way for longer than `multicast.disk.HANGS_US`.
     """
 
     def __init__(
@@ -61,11 +62,10 @@ class Engine:
         self.incarnation = incarnation
         self.durability = durability
         self.codec = wire.Codec(protocol.specification.messages, application.messages)
-        self.position = 0
-        self.completed = 0
+        self.position = self.completed = 0
+        self.disk_hangs = False
         self.recorder = Recorder()
         self.discipline = protocol.new_discipline()
-        self._ahead_us = 0
         self._window = protocol.options.dedup_window_us
         self._copy_to_self = copy_to_self
         self._inputs: deque[tuple[int, Any, Any, Any]] = deque()
@@ -75,11 +75,9 @@ class Engine:
         self._batch = Batch(1)
         self._lanes = Lanes()
         self._held_to_self: deque[tuple[int, int, Any]] = deque()
-        self._last_journaled = 0
-        self._flushed = 0
+        self._ahead_us = self._last_journaled = self._flushed = 0
         self._flush_positions: deque[tuple[int, int]] = deque()
-        self._durable = self._durable_told = 0
-        self._journaled_completed = 0
+        self._durable = self._durable_told = self._journaled_completed = 0
         self._catch_up = CatchUp(self.self_id, lambda: protocol.topology.groups[protocol.group])
         self.snapshots = Snapshots(protocol, self._catch_up.away, lambda: self.completed, self.tell)
 
@@ -233,6 +231,8 @@ class Engine:
             self._durable_told = self._durable
             protocol.on_durable(self._durable, now, out)
             self._drain(now)
+        if protocol.election is not None and protocol.election.disk_hangs != self.disk_hangs:
+            protocol.election.on_disk(self.disk_hangs, now)
         rounds = 0
         while True:
             while inputs:

@@ -2,9 +2,8 @@
 
 A protocol is a state machine without IO: inputs come in as method calls, effects go out through an `Outbox`. `now` is
 an integer count of microseconds, steady in a life, for timers; `real_clock(now)` is for stamps; `rng` a seeded
-`random.Random`. There is no other clock and no other randomness. The
-same object runs in the simulator (`multicast.simulation`) and over TCP (`multicast.runtime`); both drive it through
-`multicast.engine.Engine`, which is the host's side of this contract:
+`random.Random`. There is no other clock or randomness. The same object runs in the simulator (`multicast.simulation`)
+and over TCP (`multicast.runtime`); both drive it through `multicast.engine.Engine`, the host's side of this contract:
 
 - One FIFO per link. `send` never overtakes an earlier message to the same peer, whichever lane. But messages of a type
   that says `bulk` wait while much else does, and are overtaken by all but each other; and those of a type that says
@@ -90,8 +89,7 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Specification(msgspec.Struct, frozen=True, kw_only=True):
     """What hosts, tests and people may know of a protocol without knowing the protocol.
 
-    name: as in configurations and on command lines.
-    summary: one line for help texts. paper: where it is from.
+    name: as in configurations and on command lines. summary: one line for help texts. paper: where it is from.
     options: its `Options` subclass. messages: every message type it sends, each with its own integer tag.
     housekeeping: those of them that do not order messages (heartbeats, garbage collection); not counted per multicast.
     vouching: those of them that say what their sender has put: they are always `send_durable`.
@@ -100,8 +98,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True):
     changes_members: processes can be added to its groups and removed from them (`multicast.membership`).
     genuine: only the sender and the destinations of a message take part in ordering it.
     fifo: what a process multicasts in one life is delivered in the order in which it did so, wherever both are.
-    stages: which stages it delivers.
-    leader_reads: it answers `MulticastProtocol.on_read` with a position where it can.
+    stages: which stages it delivers. leader_reads: it answers `MulticastProtocol.on_read` with a position if it can.
     strict_groups_max: with how many groups delivery alone is strictly serializable, with default options; None: with
         any number. `MulticastProtocol.strict_groups_max` says it for the options at hand.
     latency: collision-free latency as published, in message delays: (first in each group, every replica).
@@ -217,10 +214,11 @@ class Handler(NamedTuple):
 
 class Electing(Protocol):
     """What a protocol has that elects leaders; the methods are those of `MulticastProtocol`. promised: the highest
-    ballot in which this process would take part."""
+    ballot in which this process would take part. disk_hangs: what `on_disk` was told."""
 
     promised: Ballot
     has_majority: bool
+    disk_hangs: bool
 
     @property
     def is_member(self) -> bool: ...
@@ -232,6 +230,8 @@ class Electing(Protocol):
     def answering(self, now: int) -> Collection[ProcessId]: ...
 
     def on_clock(self, off: bool, now: int) -> None: ...
+
+    def on_disk(self, hangs: bool, now: int) -> None: ...
 
     def on_connected(self, peer: ProcessId, up: bool, now: int) -> None: ...
 

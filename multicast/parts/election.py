@@ -8,7 +8,8 @@ With the votes of a quorum, its own among them, and having caught up with what a
 more, the candidate has won. What follows is its user's: consensus (parts.paxos), or one state for all (leadership).
 
 That a leader lives is told by its `Pulse`s, which overtake what waits for the disk, and by whatever else it says. A
-leader whose pulses a quorum has not answered for long has no majority: it says so, and is missed as if it were silent.
+leader whose pulses a quorum has not answered for long has no majority: it says so, and is missed as if it were silent;
+so does one whose disk hangs, for nothing that it vouches for leaves.
 That there is no connection to a leader is a hint: it shortens patience; a wrong one costs a question.
 
     message     from -> to                    durable before it leaves
@@ -115,7 +116,7 @@ class Election(Generic[V]):
     views: of the group; see multicast.membership. members, others: of the views that count. quorum: of the first view.
     state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun. has_majority: of a leader: a
     quorum has answered one of its latest pulses; it leads the first ballot before it has ever been answered.
-    promised: the highest ballot promised. highest: the highest heard of, promised or not.
+    promised: the highest ballot promised. highest: the highest heard of, promised or not. disk_hangs: see `on_disk`.
     deadlines: the user's; this part adds its timers, the user one more: "return", for who has lost its disk.
     position(): how much of the group's history is here. bytes_of(entry): of a vote.
     """
@@ -132,21 +133,17 @@ class Election(Generic[V]):
         position: Callable[[], int],
         bytes_of: Callable[[Any], int],
     ):
-        self.views = views
-        self.members = views.everybody
-        self.others = tuple(p for p in self.members if p != self_id)
+        self.views, self._self_id = views, self_id
+        self.follow_views()
         self.quorum = quorum_of(len(self.members))
         self.state = PROMISED
-        self.takes_part = self.has_majority = False
+        self.takes_part = self.has_majority = self.disk_hangs = False
         self.promised = self.highest = Ballot(FIRST_NUMBER, self.members[0])
         self.rejoin = Rejoin(views, self_id, options.retry_us, rng)
         self._voter = voter
-        self._self_id = self_id
         self._asks_first = options.ask_first
-        self._heartbeat_us = options.heartbeat_us
-        self._portion_bytes = options.portion_bytes
-        self._position = position
-        self._bytes_of = bytes_of
+        self._heartbeat_us, self._portion_bytes = options.heartbeat_us, options.portion_bytes
+        self._position, self._bytes_of = position, bytes_of
         self._timer = LeaderTimer(options.election_timeout_us, rng, options.heartbeat_us)
         self._away: set[ProcessId] = set()
         self._question = self._unanswered = 0
@@ -380,7 +377,7 @@ class Election(Generic[V]):
             if self.views.can_elect(self._echoed | {self._self_id}):
                 self._echoed.clear()
                 self._unanswered = 0
-                self.has_majority = True
+                self.has_majority = not self.disk_hangs
 
     def answering(self, now: int) -> set[ProcessId]:
         """Of a leader: itself, and who has answered one of its latest pulses and is connected."""
@@ -409,7 +406,7 @@ class Election(Generic[V]):
             out.send((sender,), Nack(self.promised))
 
     def _on_agreed(self, sender: ProcessId, agreed: Agreed, now: int, out: Outbox) -> None:
-        if agreed.question != self._question or not self.knows_view(sender, agreed.ballot, out):
+        if agreed.question != self._question or self.disk_hangs or not self.knows_view(sender, agreed.ballot, out):
             return
         self.highest = max(self.highest, agreed.ballot)
         self._agreed[sender] = now
@@ -473,11 +470,17 @@ class Election(Generic[V]):
         self._deadlines.by("beat", now)
         self._deadlines.by("campaign", now)
 
+    def on_disk(self, hangs: bool, now: int) -> None:
+        """As the engine is told. Who leads says that it should be missed; who could not promise does not stand."""
+        self.disk_hangs = hangs
+        self._deadlines.by("beat", now)
+        self._deadlines.by("campaign", now)
+
     def _beat(self, now: int, out: Outbox) -> int | None:
         if self.state is not LEADER or not self.others:
             return None
         self._unanswered += 1
-        obeyed = self._unanswered <= self._unanswered_max
+        obeyed = self._unanswered <= self._unanswered_max and not self.disk_hangs
         self.has_majority = self.has_majority and obeyed
         out.send(self.others, Pulse(self.promised, obeyed))
         if obeyed:
@@ -486,7 +489,7 @@ class Election(Generic[V]):
 
     def _campaign_if_due(self, now: int, out: Outbox) -> int | None:
         """A leader stands again if it has heard of a higher ballot, and still leads. Others ask first."""
-        if not self.is_member or (self.state is LEADER and self.highest <= self.promised):
+        if not self.is_member or self.disk_hangs or (self.state is LEADER and self.highest <= self.promised):
             return None
         if self._timer.due(now):
             unasked = self.state is LEADER or self.views.can_elect((self._self_id,)) or not self._asks_first

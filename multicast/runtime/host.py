@@ -106,7 +106,7 @@ class Host:
             self.engine, journal, keeper, on_snapshot, retention, self._schedule, lambda: self._state == "running",
             self._fail,
         )  # fmt: skip
-        self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail)
+        self._writer = Writer(journal, durability == "fsync", self._flushed, self._fail, self._tell_disk)
         self._links = Links(
             self_id=protocol.self_id,
             addresses={protocol.self_id: addresses[protocol.self_id]},
@@ -282,6 +282,11 @@ class Host:
         """Whether something waits to be written for which there is no room."""
         return self._writer.full
 
+    @property
+    def disk_hangs(self) -> bool:
+        """Whether a write to the journal takes longer than slow disks take."""
+        return self._writer.hangs
+
     def _pause(self) -> None:
         """Read from peers, or not; in between, as before."""
         pending = self._writer.pending_bytes
@@ -432,6 +437,14 @@ class Host:
         else:
             log.info("the wall clock is right again", process=engine.self_id, ahead_ms=ahead_ms, role=role)
 
+    def _tell_disk(self) -> None:
+        """The engine and the log: the disk hangs, or no longer."""
+        engine = self.engine
+        engine.disk_hangs = self._writer.hangs
+        self._schedule()
+        what = "the disk hangs: this replica should not lead" if engine.disk_hangs else "the disk hangs no longer"
+        log.warning(what, process=engine.self_id, role=engine.protocol.role())
+
     def real_time(self) -> int:
         """The best guess of the time, microseconds since 1970: the wall clock's, unless most others show another."""
         return self.engine.protocol.real_clock(self.now()) or self._clock.wall()
@@ -475,6 +488,7 @@ class Host:
             "journal_bytes": engine.recorder.offset,
             **self._aside.status(),
             "unwritten_bytes": self._writer.pending_bytes,
+            "disk_hangs": self._writer.hangs,
             "requests": len(self._answers),
             "clock": engine.discipline.status() if engine.discipline else None,
             "snapshot": engine.snapshots.status(),

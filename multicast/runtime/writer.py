@@ -4,7 +4,12 @@ Theory of operation. Batches are put, and wait until somebody needs them on disk
 a vote or an acknowledgement. What only records what has happened, deliveries and their outcomes, vouches for nothing;
 the next vote takes it along, or it is written LAZY_SECONDS later. All that waits is written as one: at once, on the
 loop's own thread, if the loop has nothing else to do, which saves two changes of thread; else by the writer's thread,
-while the loop computes the next batches. A disk that was slow the last time gets no chance to hold up the loop.
+while the loop computes the next batches. A disk that was slow the last time gets no chance to hold up the loop. One
+that was quick, and hangs in the next sync, does: this process is silent as long as it hangs, and its peers elect as if
+it had stopped. That is less harm than two changes of thread in each answer to a lone client.
+
+A disk may hang while the thread writes, too: what this process vouches for does not leave, but the loop goes on, and
+its pulses would reassure everybody. So it is told when a write takes too long (`hangs`), and when it has returned.
 
 Where no room is left on the disk nothing is written, and so nothing vouched for, until there is: an append that found
 no room was taken back, and is tried again. An append only: after a sync that failed nobody knows what is on the disk.
@@ -19,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from multicast.disk import DiskFull
+from multicast.disk import HANGS_US, DiskFull
 from multicast.journal import Journal
 
 LAZY_SECONDS = 0.02
@@ -30,6 +35,8 @@ QUICK_BYTES = 64 * 1024
 """Nor for more than this."""
 FULL_SECONDS = 0.1
 """So long between two tries on a full disk."""
+LOOK_SECONDS = 0.1
+"""While the thread writes, so often is looked whether its disk hangs."""
 SYNC_TIMES_MAX = 4096
 """So many of the latest syncs are remembered for the percentiles."""
 
@@ -37,10 +44,10 @@ SYNC_TIMES_MAX = 4096
 class Writer:
     """Appends and syncs batches in the order of `put`. All its methods are the loop's.
 
-    full: there was no room for the last append.
+    full: there was no room for the last append. hangs: the thread's write has been under way for more than HANGS_US.
     to_disk: False: no sync, appended is good enough (durability "os"); and nothing is put off.
     on_flushed(number): every batch up to `number` is durable. on_failed(error): what was not reported as flushed may or
-    may not be on disk, and nothing more will be written.
+    may not be on disk, and nothing more will be written. on_hangs(): `hangs` has changed.
     """
 
     def __init__(
@@ -49,11 +56,13 @@ class Writer:
         to_disk: bool,
         on_flushed: Callable[[int], None],
         on_failed: Callable[[BaseException], None],
+        on_hangs: Callable[[], None],
     ):
         self._journal = journal
         self._to_disk = to_disk
         self._on_flushed = on_flushed
         self._on_failed = on_failed
+        self._on_hangs = on_hangs
         self._number = 0
         self._waiting: list[bytes] = []
         self._under_way = 0
@@ -68,7 +77,9 @@ class Writer:
         self._hurry = threading.Event()
         self.pending_bytes = 0
         self.syncs = 0
-        self.full = False
+        self.full = self.hangs = False
+        self._begun: float | None = None
+        self._looking: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """On the event loop that shall hear of flushes."""
@@ -108,16 +119,31 @@ class Writer:
         self._under_way += 1
         quick = bool(self._sync_us) and self._sync_us[-1] < QUICK_US and len(data) < QUICK_BYTES
         if self._under_way > 1 or not (idle and quick):
-            self._queue.put((self._number, data))
+            self._hand_over(data)
             return
         try:
             self._write(data)
         except DiskFull:
-            self._queue.put((self._number, data))  # the loop does not wait for room
+            self._hand_over(data)  # the loop does not wait for room
         except Exception as error:
             self._on_failed(error)
         else:
             self._flushed(self._number, len(data), 1)
+
+    def _hand_over(self, data: bytes) -> None:
+        """To the thread."""
+        self._queue.put((self._number, data))
+        if self._looking is None:
+            self._look()
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        begun = self._begun
+        hangs = begun is not None and time.monotonic() - begun > HANGS_US / 1_000_000
+        self._looking = self._loop.call_later(LOOK_SECONDS, self._look) if self._under_way else None
+        if hangs != self.hangs:
+            self.hangs = hangs
+            self._on_hangs()
 
     def no_more_waiting(self) -> None:
         """From now on a full disk is an error like any other."""
@@ -130,6 +156,8 @@ class Writer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._looking is not None:
+            self._looking.cancel()
         if not self._ended.done():
             self.flush(False)
             self._queue.put(None)
@@ -157,12 +185,13 @@ class Writer:
 
     def _write_when_there_is_room(self, data: bytes) -> None:
         while True:
+            self._begun = time.monotonic()
             try:
                 self._write(data)
-                self.full = False
+                self.full, self._begun = False, None
                 return
             except DiskFull:
-                self.full = True
+                self.full, self._begun = True, None
                 if self._hurry.wait(FULL_SECONDS):
                     raise
 

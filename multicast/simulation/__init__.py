@@ -25,6 +25,7 @@ Faults
     injector      lets faults happen
     joins         members come and go
     growing       a group is added
+    hanging       syncs that take so long that a disk hangs, and who is told of it
     casualties    what they have done, and who may still be hit
 
 Checks

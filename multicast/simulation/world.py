@@ -53,7 +53,7 @@ from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
 from multicast.protocol import Application, MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
-from multicast.simulation import catching_up
+from multicast.simulation import catching_up, hanging
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Network, Script
 from multicast.simulation.observe import Observer, watch
@@ -62,7 +62,6 @@ from multicast.simulation.scene import FOREVER, Link, Node, Scene
 from multicast.types import AppMessage, ProcessId, Topology
 
 MakeProcess = Callable[[ProcessId, random.Random, SimulatedDisk], tuple[MulticastProtocol, Application]]
-
 Trap = Callable[[ProcessId, tuple[ProcessId, ...]], None]
 
 _DYING_US = 1_000
@@ -368,6 +367,7 @@ class World(Scene):
         if node.in_sync is not None:
             then, node.in_sync = node.in_sync, None
             self.schedule(self.now + self._rng.randint(0, duration), then)
+        hanging.watch(self, node, duration, self._due)
         if duration:
             self.schedule(self.now + duration, self._synced, node, node.life, batches)
         else:

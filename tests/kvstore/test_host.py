@@ -12,6 +12,7 @@ from kvstore import config, host, identity
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
+from multicast.runtime import writer
 from multicast.runtime.failpoints import Failpoints, Faults
 from tests.kvstore.live import executed, make_cluster
 from tests.multicast.live import eventually
@@ -94,5 +95,40 @@ async def test_a_full_disk_stops_its_replica_and_no_other_until_there_is_room(tm
         (tmp_path / "full").unlink()
         await eventually(lambda: not leader.unready() and not leader.full(), "there is room again")
         await eventually(lambda: leader.status()["completed"] == 1, "it has what it missed")
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+async def test_who_leads_while_his_disk_hangs_makes_room_for_another_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow one is none that hangs."""
+    monkeypatch.setattr(writer, "HANGS_US", 400_000)
+    monkeypatch.setattr(writer, "QUICK_US", 0)  # all replicas share the loop: none may write in it
+    patience = {"heartbeat_us": 50_000, "election_timeout_us": 300_000}
+    made = msgspec.structs.replace(make_cluster(tmp_path, 1, 3, "white_box"), protocol_options=patience)
+    replicas = [host.LiveReplica(tmp_path, made, number, Failpoints(tmp_path / str(number))) for number in range(3)]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await eventually(lambda: not any(replica.unready() for replica in replicas), "all are ready")
+        await eventually(lambda: any(one.status()["role"] == "leader" for one in replicas), "one leads")
+        leader = next(replica for replica in replicas if replica.status()["role"] == "leader")
+        others = [replica for replica in replicas if replica is not leader]
+        faults = tmp_path / str(leader.me.id)
+        faults.write_bytes(msgspec.json.encode(Faults(sync_ms=60)))
+        for _ in range(3):
+            assert isinstance(await executed(leader, leader.new_message_id(), PUT), Answered)
+        assert leader.status()["role"] == "leader" and not leader.unready() and not leader.status()["disk_hangs"]
+        beside = tmp_path / "beside"
+        beside.write_bytes(msgspec.json.encode(Faults(sync_ms=3_000)))
+        beside.replace(faults)
+        asked = asyncio.create_task(executed(leader, leader.new_message_id(), PUT))
+        await eventually(lambda: "hangs" in leader.unready() and leader.status()["disk_hangs"], "it says so")
+        await eventually(lambda: any(one.status()["role"] == "leader" for one in others), "another leads")
+        assert isinstance(await executed(others[0], others[0].new_message_id(), PUT), Answered)
+        faults.unlink()
+        await eventually(lambda: not leader.unready() and not leader.status()["disk_hangs"], "it is back")
+        await eventually(lambda: leader.status()["completed"] == others[0].status()["completed"], "it has all")
+        await asked
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))

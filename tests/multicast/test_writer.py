@@ -48,9 +48,13 @@ class Bench:
         self.journal = Journal(self.disk, b"c" * 16, 0, 1)
         self.flushed: list[int] = []
         self.failed: list[BaseException] = []
-        self.writer = Writer(self.journal, to_disk, self.flushed.append, self.failed.append)
+        self.told: list[bool] = []
+        self.writer = Writer(self.journal, to_disk, self.flushed.append, self.failed.append, self._tell)
         self.number = 0
         self.recorder = Recorder()
+
+    def _tell(self) -> None:
+        self.told.append(self.writer.hangs)
 
     def put(self, size: int = 10) -> None:
         self.number += 1
@@ -125,6 +129,24 @@ async def test_what_the_thread_has_begun_comes_first(bench: Bench) -> None:
     bench.put()
     bench.writer.flush(idle=True)
     assert bench.flushed[-1] == 4
+
+
+async def test_a_disk_that_hangs_is_told_of_and_when_it_does_no_longer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(writer_module, "HANGS_US", 60_000_000)
+    bench.disk.gate.clear()
+    bench.put()
+    bench.writer.flush(idle=False)
+    await asyncio.sleep(0.02)
+    assert bench.told == [], "a slow one"
+    monkeypatch.setattr(writer_module, "HANGS_US", 1_000)
+    await eventually(lambda: bench.told == [True])
+    bench.disk.gate.set()
+    await eventually(lambda: bench.told == [True, False])
+    assert bench.flushed == [1, 2]
+    await eventually(lambda: bench.writer._looking is None, "nobody looks any more")
 
 
 async def test_what_nobody_needs_is_written_all_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

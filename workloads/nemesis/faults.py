@@ -117,6 +117,11 @@ async def slow_disk(scene: Scene) -> None:
     await _lasts(scene, Faults(sync_ms=scene.rng.randint(10, 300), commit_ms=scene.rng.randint(10, 1000)))
 
 
+async def hanging_disk(scene: Scene) -> None:
+    """A sync of its journal takes seconds, and so does the next one."""
+    await _lasts(scene, Faults(sync_ms=scene.rng.randint(2_000, 5_000)))
+
+
 async def failing_journal(scene: Scene) -> None:
     """A sync of its journal fails."""
     await _ends(scene, Faults(sync_fails=True), 1, "a failing sync of its journal")
@@ -187,6 +192,7 @@ FAULTS = (
     Fault("resets", reset),
     Fault("wrong clock", wrong_clock, "majority"),
     Fault("slow disk", slow_disk),
+    Fault("hanging disk", hanging_disk),
     Fault("failing journal", failing_journal),
     Fault("failing state", failing_state),
     Fault("failing journal and log", failing_journal_without_log),
