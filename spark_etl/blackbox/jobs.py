@@ -69,10 +69,18 @@ def judge_files(files: DataFrame, contexts: Mapping[str, Context]) -> DataFrame:
 
         for batch in batches:
             for history, path in zip(batch["history"], batch["path"], strict=True):
-                row = judge_lines(_Lines(Path(path)), contexts.get(history, Context()))
+                row = judge_file(Path(path), contexts.get(history, Context()))
                 yield pd.DataFrame([{"history": history, **row}])
 
     return files.mapInPandas(judged, VERDICTS)
+
+
+def judge_file(path: Path, context: Context) -> dict[str, Any]:
+    """As `judge_lines`. What cannot be read is an error of this file alone."""
+    try:
+        return judge_lines(_Lines(path), context)
+    except OSError as error:
+        return _row(f"it cannot be read: {error.strerror or error}")
 
 
 def judge_histories(lines: DataFrame, contexts: Mapping[str, Context] | None = None) -> DataFrame:

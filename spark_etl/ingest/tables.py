@@ -44,7 +44,7 @@ from spark_etl.ingest.sources import (
     same,
     status,
 )
-from spark_etl.ingest.traces import find_traces, parse_trace
+from spark_etl.ingest.traces import find_traces, parse_trace, unreadable_trace
 
 MANIFEST, LOCK = "extract.json", ".lock"
 _RUN = ("replicas", "history", "trace")
@@ -207,7 +207,8 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
             file.seek(start)
             data += file.read(max(touched[0] - start, 0))
     except OSError as error:
-        return _unreadable_segment(segment, _why(error), out), 0
+        stem, why = f"r{segment.replica}-s{segment.number:08d}-b0", _why(error)
+        return _unreadable(segment.name, why, stem, unreadable_segment(segment, why), out), 0
     parser = SegmentParser(segment, data, start, state.records, state.batch)
     stem = f"r{segment.replica}-s{segment.number:08d}-b{start}"
     with _Writer(out, stem) as kept, _Writer(out, f"{stem}-rest") as rest:
@@ -226,15 +227,9 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
         ), touched[0] - state.read  # fmt: skip
 
 
-def _unreadable_segment(segment: SegmentFile, why: str, out: Path) -> SourceState:
-    rest = _Writer(out, f"r{segment.replica}-s{segment.number:08d}-b0-rest")
-    rest.add(unreadable_segment(segment, why))
-    return SourceState(segment.name, _NEVER, rest_rows=dict(rest.rows), rest_files=rest.close(), error=why)
-
-
-def _unreadable_history(name: str, why: str, number: int, out: Path) -> SourceState:
-    rest = _Writer(out, f"h{number}-b0-rest")
-    rest.add({"history": unreadable_history(name, why)})
+def _unreadable(name: str, why: str, stem: str, rows: Batches, out: Path) -> SourceState:
+    rest = _Writer(out, f"{stem}-rest")
+    rest.add(rows)
     return SourceState(name, _NEVER, rest_rows=dict(rest.rows), rest_files=rest.close(), error=why)
 
 
@@ -252,7 +247,8 @@ def _read_history(name: str, path: Path, number: int, old: SourceState | None, o
             file.seek(state.read)
             data = file.read(touched[0] - state.read)
     except OSError as error:
-        return _unreadable_history(name, _why(error), number, out), 0
+        why = _why(error)
+        return _unreadable(name, why, f"h{number}-b0", {"history": unreadable_history(name, why)}, out), 0
     data = data[: data.rfind(b"\n") + 1]
     with _Writer(out, f"h{number}-b{state.read}") as writer:
         for batches in parse_history(name, data, state.records + 1):
@@ -265,10 +261,14 @@ def _read_history(name: str, path: Path, number: int, old: SourceState | None, o
 
 def _read_trace(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
     """Whole, if it was touched: a simulation writes it once."""
-    state, touched = _known(path, old, out), _touched(path)
-    if state is not None and state.touched == touched:
-        return state, 0
-    data = path.read_bytes()
+    try:
+        state, touched = _known(path, old, out), _touched(path)
+        if state is not None and state.touched == touched:
+            return state, 0
+        data = path.read_bytes()
+    except OSError as error:
+        why = _why(error)
+        return _unreadable(name, why, f"t{number}", {"frames": unreadable_trace(name, why)}, out), 0
     writer = _Writer(out, f"t{number}")
     for batch in parse_trace(name, data):
         writer.add({"frames": batch})

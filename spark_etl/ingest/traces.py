@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from spark_etl import schemas
-from spark_etl.ingest.journals import BATCH_ROWS, arrow_schema
+from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT64, arrow_schema, check_numbers
 
 TRACE_VERSION = 1
 """The newest that this program reads."""
@@ -59,6 +59,8 @@ def parse_trace(name: str, data: bytes) -> Iterator[pa.RecordBatch]:
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         try:
             row = reader.row(_decode(line))
+        except RecursionError:
+            row = {"damage": "it is nested too deeply"}
         except ValueError as error:  # msgspec's errors are ValueErrors
             row = {"damage": str(error)}
         if row is not None:
@@ -68,6 +70,11 @@ def parse_trace(name: str, data: bytes) -> Iterator[pa.RecordBatch]:
             rows = []
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=_FRAMES)
+
+
+def unreadable_trace(name: str, reason: str) -> pa.RecordBatch:
+    """That nothing of a trace could be read; its line is 0."""
+    return pa.RecordBatch.from_pylist([{"file": name, "line": 0, "damage": reason}], schema=_FRAMES)
 
 
 class _Reader:
@@ -89,6 +96,8 @@ class _Reader:
             self._epoch_us = line.epoch_us
             return {"event": "trace", "genuine": line.genuine}
         found = {"event": line.event, "at": self._epoch_us + line.t, "process": line.process}
+        check_numbers("a line", INT64, self._epoch_us + line.t)
+        check_numbers("a line", INT32, line.process, *line.to)
         if line.event == "leave":
             return found | {
                 "to": line.to, "kind": line.type, "channel": line.channel, "housekeeping": line.housekeeping,
@@ -96,8 +105,11 @@ class _Reader:
             }  # fmt: skip
         if line.event == "submit":
             message_id = self._ids[_decode_name(line.message)] = bytes.fromhex(line.id)
-            taken = not line.refused
-            return found | {"ids": [message_id], "destinations": _decode_groups(line.groups)} if taken else None
+            if line.refused:
+                return None
+            destinations = _decode_groups(line.groups)
+            check_numbers("a line", INT32, *destinations)
+            return found | {"ids": [message_id], "destinations": destinations}
         return found if line.event == "end" else None
 
     def _id(self, name: str) -> bytes:

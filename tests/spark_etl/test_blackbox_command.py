@@ -50,6 +50,14 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
+def test_what_cannot_be_read_is_an_error_of_this_file_alone(tmp_path: Path):
+    there = write(tmp_path / "there.jsonl", line(0, ["append", "x", 1]))
+    found = [jobs.judge_file(path, jobs.Context()) for path in (there, tmp_path, tmp_path / "gone.jsonl")]
+    assert [one["error"] for one in found] == [
+        "", "it cannot be read: Is a directory", "it cannot be read: No such file or directory"
+    ]  # fmt: skip
+
+
 def test_every_history_of_our_own_is_judged_as_expected(run: Run, tmp_path: Path):
     code, output = run(HISTORIES, "--quiet", "--json", tmp_path / "out.json")
     report = json.loads((tmp_path / "out.json").read_text())

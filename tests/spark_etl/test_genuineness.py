@@ -116,6 +116,30 @@ def test_a_first_line_that_cannot_be_used(line: dict[str, Any], why: str):
     assert (row["file"], row["line"]) == ("trace/x.jsonl", 1) and why in row["damage"]
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (leave(0, [1]) | {"t": 1 << 63}, "out of range"),
+        (leave(0, [1]) | {"t": (1 << 63) - 1}, "out of range"),
+        (leave(1 << 40, [1]), "out of range"),
+        (leave(0, [1 << 40]), "out of range"),
+        (submit(0, 0, [1 << 40]), "out of range"),
+        (leave(0, [1]) | {"about": 1 << 70}, "array"),
+    ],
+)
+def test_a_number_that_is_no_columns_is_damage_of_its_line(line: dict[str, Any], why: str):
+    lines = [HEADER, line, submit(1, 0, [0])]
+    (batch,) = parse_trace("trace/x.jsonl", b"".join(json.dumps(one).encode() + b"\n" for one in lines))
+    damage = [row["damage"] for row in batch.to_pylist()]
+    assert damage[0] is damage[2] is None and why in damage[1]
+
+
+def test_a_line_that_is_nested_too_deeply_is_damage():
+    deep = json.dumps(HEADER).encode() + b'\n{"event":"leave","message":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+    (batch,) = parse_trace("trace/x.jsonl", deep)
+    assert [bool(row["damage"]) for row in batch.to_pylist()] == [False, True]
+
+
 def test_a_protocol_that_tells_everybody_is_found_and_the_line_of_the_trace_shows_it(spark: Any, tmp_path: Path):
     library_run(TellsEverybody, 3, Settings(groups=3, messages=20), tmp_path / "run")
     report, prop = audited(spark, tmp_path)

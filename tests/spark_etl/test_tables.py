@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
 def rows(out: Path, table: str) -> list[dict[str, object]]:
     """Sorted, as the checks would see them."""
     manifest = check_tables(out)
-    names = sorted(name for name in manifest.files() if name.startswith((f"journal/table={table}/", f"{table}/")))
+    names = sorted(name for name in manifest.files() if name.startswith(f"{tables.place(table)}/"))
     found = [row for name in names for row in pq.ParquetFile(out / name).read().to_pylist()]
     return sorted(found, key=repr)
 
@@ -200,10 +200,11 @@ def test_statistics_tell_the_span_without_a_job(run: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("what", ["directory", "pipe", "loop", "nothing"])
-@pytest.mark.parametrize("kind", ["segment", "history"])
+@pytest.mark.parametrize("kind", ["segment", "history", "trace"])
 def test_what_is_no_file_is_named_and_the_rest_is_read(run: Path, tmp_path: Path, kind: str, what: str):
-    path = segment(run, 1) if kind == "segment" else run / "history" / "clients.jsonl"
-    path.unlink()
+    path = segment(run, 1) if kind == "segment" else run / kind / "clients.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
     if what == "directory":
         path.mkdir()
     elif what == "pipe":
@@ -213,7 +214,7 @@ def test_what_is_no_file_is_named_and_the_rest_is_read(run: Path, tmp_path: Path
     out = tmp_path / "out"
     for _ in range(2):
         extract(run, out)
-        table = "damage" if kind == "segment" else "history"
+        table = {"segment": "damage", "history": "history", "trace": "frames"}[kind]
         (reason,) = (row["reason" if kind == "segment" else "damage"] for row in rows(out, table))
         assert str(reason).startswith("it cannot be read: ")
         assert len(rows(out, "deliveries")) == (13 * 2 if kind == "segment" else 13 * 3) + 9 * 3
