@@ -40,12 +40,13 @@ Not for everybody: a protocol says what it has to give (`MulticastProtocol.histo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from multicast.batch import Batch
 from multicast.protocol import MulticastProtocol
-from multicast.types import ZERO, ProcessId
+from multicast.types import ZERO, ProcessId, Timestamp
 from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
 
 CHUNK_BYTES = 256 * 1024
@@ -54,6 +55,8 @@ PACE = 16 * 1024 * 1024
 """Bytes per second: at most so fast a snapshot is asked for."""
 RETRY_US = 2_000_000
 """After so long without an answer somebody else is asked."""
+KEPT_US = 15_000_000
+"""The protocol's rows that a peer has not asked for since so long are kept no longer."""
 OF_PROTOCOL = b"\xff"
 """Keys of rows that are the protocol's begin with this, those of the application with a smaller byte."""
 
@@ -108,6 +111,8 @@ class Snapshots:
         self._protocol = protocol
         self._away = away
         self._completed, self._send = completed, send
+        self._given: dict[ProcessId, tuple[tuple[int, Timestamp], list[tuple[bytes, bytes]]]] = {}
+        self._given_at = 0
         self.source: ProcessId | None = None
         self._peer: ProcessId | None = None
         self._position = self._bytes = self._rows = self._total = 0
@@ -126,24 +131,37 @@ class Snapshots:
         if type(message) is Gone:
             self._on_gone(peer, message.floor, now)
         elif type(message) is SnapshotRequest:
-            self._on_request(peer, message, batch)
+            self._on_request(peer, message, now, batch)
         elif type(message) is SnapshotChunk:
             self._on_chunk(peer, message, now, batch)
 
     # -- giving -------------------------------------------------------------------------------------------------------
 
-    def _on_request(self, peer: ProcessId, request: SnapshotRequest, batch: Batch) -> None:
-        """The application's rows come first, the protocol's as they are when they are asked for."""
+    def _on_request(self, peer: ProcessId, request: SnapshotRequest, now: int, batch: Batch) -> None:
+        """The application's rows come first, the protocol's as they are when the first of them are asked for."""
         history = self._protocol.history
         if not self.enabled or history is None:
             return
         if not request.after.startswith(OF_PROTOCOL) or self._completed() < request.position:
             batch.rows.append((peer, request))
             return
-        given = history.given(request.position, request.timestamp)
-        rows = sorted((OF_PROTOCOL + key, value) for key, value in given if OF_PROTOCOL + key > request.after)
-        found, more = portion(iter(rows), CHUNK_BYTES)
+        rows = self._rows_for(peer, request)
+        first = bisect_right(rows, request.after, key=lambda row: row[0])
+        found, more = portion(iter(rows[first:]), CHUNK_BYTES)
+        self._given_at = now
         self._send(peer, SnapshotChunk(request.position, request.timestamp, request.after, found, more, 0))
+
+    def _rows_for(self, peer: ProcessId, request: SnapshotRequest) -> list[tuple[bytes, bytes]]:
+        """The protocol's, which are many, and are put in order once for all chunks of this peer."""
+        kept = self._given.get(peer)
+        if kept is not None and kept[0] == (request.position, request.timestamp):
+            return kept[1]
+        history = self._protocol.history
+        assert history is not None
+        given = history.given(request.position, request.timestamp)
+        rows = sorted((OF_PROTOCOL + key, value) for key, value in given)
+        self._given[peer] = ((request.position, request.timestamp), rows)
+        return rows
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 
@@ -192,6 +210,8 @@ class Snapshots:
 
     def tick(self, now: int) -> int | None:
         """Ask for what is due. Returns when there is something to do again."""
+        if self._given and now > self._given_at + KEPT_US:
+            self._given.clear()
         if self._peer is None or self._staging:
             return None
         if 0 < self._position <= self._completed():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import pytest
 
 from multicast.batch import Batch
 from multicast.protocols.white_box import WhiteBox
-from multicast.snapshot import CHUNK_BYTES, PACE, RETRY_US, Snapshots
+from multicast.snapshot import CHUNK_BYTES, KEPT_US, OF_PROTOCOL, PACE, RETRY_US, Snapshots
 from multicast.types import ZERO, ProcessId, Timestamp, Topology
 from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
 
@@ -86,3 +86,38 @@ def test_who_catches_up_another_way_stops_fetching(fetching: Fetching) -> None:
     fetching.stage(fetching.hear(0, FIRST))
     fetching.completed = 9
     assert fetching.part.tick(10 * RETRY_US) is None and len(fetching.asked) == 1 and fetching.part.status() is None
+
+
+class Given:
+    """A history of three chunks; counts how often it is gone through."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
+        self.times += 1
+        return [(bytes([number]), bytes(CHUNK_BYTES)) for number in (2, 0, 1)]
+
+    def taken(
+        self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
+    ) -> Mapping[bytes, bytes | None]:
+        return {}
+
+
+def test_a_giver_goes_through_its_history_once_for_each_peer_and_position() -> None:
+    giving, history = Fetching(), Given()
+    giving.part._protocol.history = history
+    after, times = OF_PROTOCOL, []
+    for number in range(3):
+        giving.hear(0, SnapshotRequest(4, AT, after))
+        giving.hear(1, SnapshotRequest(3, AT, after))
+        chunk = giving.asked[-2][1]
+        assert isinstance(chunk, SnapshotChunk) and [key for key, _ in chunk.rows] == [OF_PROTOCOL + bytes([number])]
+        after = chunk.next
+        times.append(history.times)
+    assert times == [2, 2, 2]
+    giving.hear(0, SnapshotRequest(3, AT, OF_PROTOCOL))
+    assert history.times == 3, "of another position"
+    giving.part.tick(KEPT_US + 1)
+    giving.hear(0, SnapshotRequest(3, AT, OF_PROTOCOL), KEPT_US + 2)
+    assert history.times == 4, "nobody has asked for so long"
