@@ -1,9 +1,9 @@
 """The backend on disk: one LMDB environment, one named database per table.
 
 Behind every value stands the CRC-32 of its key and of it, in four bytes, and whoever reads a row checks it; where a key
-is not found its neighbours are checked, for one of them may be it, changed. LMDB itself trusts its file: so the size
-that the file had after the last commit stands in the file `owner`, like a journal's mark, and a shorter one is refused
-before it is mapped.
+is not found its neighbours are checked, for one of them may be it, changed. LMDB itself trusts its file, and what it
+notices is told like a damaged row. So the size that the file had after the last commit stands in the file `owner`, like
+a journal's mark, and a shorter one is refused before it is mapped.
 
 Reads use one long-lived read transaction, a snapshot that stays valid while a commit runs in another thread and is
 renewed by `refresh`; a view is another one. A full map is grown and the commit repeated; growing moves the mapping, so
@@ -99,11 +99,10 @@ class LmdbBackend:
             )
             self._open_databases()
             self._reader = self._env.begin()
+            raw = self._reader.get(FORMAT, db=self._tables[META])
         except lmdb.Error as error:
             os.close(self._owner)
             raise StorageError(f"{path}: LMDB cannot open it: {error}; {self._remedy}") from None
-        with self._env.begin(self._tables[META]) as transaction:
-            raw = transaction.get(FORMAT)
         self._unchecked = raw is not None and len(raw) == _FORMAT_BYTES
 
     def _open_databases(self) -> None:
@@ -147,21 +146,28 @@ class LmdbBackend:
             )
         return value
 
+    def _damaged(self, error: lmdb.Error) -> StorageError:
+        """A read found that a page is not what it should be."""
+        return StorageError(f"{self.name}/{_FILE}: damaged: LMDB cannot read it: {error}; {self._remedy}")
+
     def get(self, table: str, key: bytes) -> bytes | None:
         with self._map_lock:
             return self.get_by(self._reader, table, key)
 
     def get_by(self, transaction: Any, table: str, key: bytes) -> bytes | None:
         """As this transaction sees it."""
-        stored = transaction.get(key, db=self._tables[table])
-        if stored is not None:
-            return self.checked(table, key, stored)
-        with transaction.cursor(self._tables[table]) as cursor:
-            found = cursor.set_range(key)
-            if found:
-                self.checked(table, *cursor.item())
-            if cursor.prev() if found else cursor.last():
-                self.checked(table, *cursor.item())
+        try:
+            stored = transaction.get(key, db=self._tables[table])
+            if stored is not None:
+                return self.checked(table, key, stored)
+            with transaction.cursor(self._tables[table]) as cursor:
+                found = cursor.set_range(key)
+                if found:
+                    self.checked(table, *cursor.item())
+                if cursor.prev() if found else cursor.last():
+                    self.checked(table, *cursor.item())
+        except lmdb.Error as error:
+            raise self._damaged(error) from None
         return None
 
     def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
@@ -172,27 +178,29 @@ class LmdbBackend:
         self, transaction: Any, table: str, start: bytes, reverse: bool = False
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """As this transaction sees it."""
-        with transaction.cursor(self._tables[table]) as cursor:
-            if not reverse:
-                found = cursor.set_range(start)
-            elif start and cursor.set_range(start):
-                found = cursor.prev()
-            else:
-                found = cursor.last()
-            if found:
-                for key, stored in cursor.iterprev() if reverse else cursor:
-                    yield key, self.checked(table, key, stored)
+        try:
+            with transaction.cursor(self._tables[table]) as cursor:
+                if not reverse:
+                    found = cursor.set_range(start)
+                elif start and cursor.set_range(start):
+                    found = cursor.prev()
+                else:
+                    found = cursor.last()
+                if found:
+                    for key, stored in cursor.iterprev() if reverse else cursor:
+                        yield key, self.checked(table, key, stored)
+        except lmdb.Error as error:
+            raise self._damaged(error) from None
 
     def count_by(self, transaction: Any, table: str) -> int:
         """How many rows this transaction sees."""
         return int(transaction.stat(self._tables[table])["entries"])
 
     def last(self, table: str) -> bytes | None:
-        with self._map_lock, self._reader.cursor(self._tables[table]) as cursor:
-            if not cursor.last():
-                return None
-            self.checked(table, *cursor.item())
-            return bytes(cursor.key())
+        rows = self.scan(table, b"", reverse=True)
+        found = next(rows, None)
+        rows.close()
+        return None if found is None else bytes(found[0])
 
     def apply(self, changes: Changes) -> None:
         self._commit(lambda: self._apply(changes))
@@ -206,6 +214,8 @@ class LmdbBackend:
                     return self._mark_size()
                 except lmdb.MapFullError:
                     self._grow()
+                except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+                    raise self._damaged(error) from None
                 except lmdb.Error as error:
                     kind = NoSpace if isinstance(error, lmdb.DiskError) else StorageError
                     raise kind(f"{self.name}: the commit failed, nothing was changed: {error}") from None
@@ -260,8 +270,11 @@ class LmdbBackend:
                     transaction.put(key, value + _sum(key, value), db=self._staged[table])
 
     def staged(self, table: str) -> list[tuple[bytes, bytes]]:
-        with self._env.begin() as transaction, transaction.cursor(self._staged[table]) as cursor:
-            return [(bytes(key), self.checked(table, key, stored)) for key, stored in cursor]
+        try:
+            with self._env.begin() as transaction, transaction.cursor(self._staged[table]) as cursor:
+                return [(bytes(key), self.checked(table, key, stored)) for key, stored in cursor]
+        except lmdb.Error as error:
+            raise self._damaged(error) from None
 
     def seal(self, note: bytes) -> None:
         self._commit(lambda: self._put_meta({SEALED: note}))

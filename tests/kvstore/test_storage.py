@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from itertools import product
 from unittest.mock import patch
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from kvstore.api.model import KeyValue
 from kvstore.core.rows import encode_row
-from kvstore.storage.backend import IDS, META, TABLES, Changes, MemoryBackend, StorageError
+from kvstore.storage.backend import DATA, IDS, META, TABLES, Changes, MemoryBackend, StorageError
 from kvstore.storage.layers import SortedKeys
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import FORMAT_VERSION, Store, row_digest
@@ -281,6 +282,41 @@ def test_a_row_that_was_changed_on_disk_is_never_served(tmp_path, old, new):
         with pytest.raises(StorageError, match=f"{tmp_path}: damaged: a row of data .* move .* away and start again"):
             read()
     store.close()
+
+
+def test_a_page_that_lmdb_finds_damaged_is_told_in_one_sentence(tmp_path):
+    """The inner pages of the tree have pointers to where no page is."""
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    for i in range(1_000):
+        store.write(b"k%04d" % i, bytes(100), Timestamp(i + 1, 0))
+    commit(store)
+    store.close()
+    mislead(tmp_path / "data.mdb")
+    sentence = f"{tmp_path}/data.mdb: damaged: LMDB cannot read it: .*; move {tmp_path} away and start again"
+    reads = (
+        lambda store: store.get(b"k0500"), lambda store: store.scan(b"k", b"", 10),
+        lambda store: store._backend.last(DATA), lambda store: store._backend.view().get(DATA, b"k0500"), commit_one,
+    )  # fmt: skip
+    for read in reads:
+        store = Store.open(LmdbBackend(tmp_path, durability="os"))
+        with pytest.raises(StorageError, match=sentence):
+            read(store)
+        store.close()
+
+
+def commit_one(store: Store) -> None:
+    store._backend.apply(Changes({DATA: {b"k0500": b"v"}}, b""))
+
+
+def mislead(file) -> None:
+    data, size = bytearray(file.read_bytes()), 4096
+    branches = [page for page in range(2 * size, len(data), size) if struct.unpack_from("<H", data, page + 10)[0] == 1]
+    assert branches
+    for page in branches:
+        (lower,) = struct.unpack_from("<H", data, page + 12)
+        for node in struct.unpack_from(f"<{(lower - 16) // 2}H", data, page + 16):
+            struct.pack_into("<HH", data, page + node, 0xFFFF, 0xFF)
+    file.write_bytes(data)
 
 
 def test_a_file_that_was_cut_short_is_refused_before_it_is_mapped(tmp_path):
