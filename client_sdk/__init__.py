@@ -52,14 +52,16 @@ Exceptions. `outcome` says what became of the request. No exception but the last
     ├── Unavailable         no replica took it before the deadline             not_applied: send it later
     ├── Lost                a lease was not renewed in time, or revoked        its lock may be another's
     ├── ClosedClient        the client was closed before                       not_applied
-    ├── ForeignLoop         an AsyncClient in another event loop than its own  not_applied
+    ├── ForeignLoop         an AsyncClient in a loop, or a Client in a thread, not_applied
+    │                       that is not for it
     ├── OutcomeUnknown      the deadline passed, and it may have been sent     unknown: send it again under `message_id`
     └── ResultsForgotten    a retry found it applied, its large results gone   applied: `succeeded`, `version` are known
 """
 
 from client_sdk import codecs
 from client_sdk.async_client import AsyncClient, AsyncTyped, AsyncTypedTransaction
-from client_sdk.client import Client, Transaction, Typed, TypedTransaction
+from client_sdk.blocking import Transaction
+from client_sdk.client import Client, Typed, TypedTransaction
 from client_sdk.codecs import Codec
 from client_sdk.errors import (
     Changed,

@@ -76,7 +76,8 @@ class AsyncClient:
     ca: the file (PEM) with the certificate authority that replicas' certificates must be of; by default that of the
         cluster in the directory, else what the environment has in KVSTORE_CA, else what the system trusts.
     token: who the client is, where the cluster wants to know; by default what the environment has in KVSTORE_TOKEN.
-    on_done: called with a `Done` after each request, and each `transact`, for metrics. It must be quick, and not raise.
+    on_done: called with a `Done` after each request, and each `transact`, for metrics, by whoever runs the client: it
+        must be quick, and not use a blocking client itself. What it raises is logged, and changes nothing.
     ValueError if `target` is no URL and no cluster, `ca` cannot be read, or `token` is none.
     """
 
@@ -236,8 +237,8 @@ class AsyncClient:
         self, name: str, *, ttl: float = TTL_SECONDS, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Lock]:
         """Hold the lock of this name while the block runs: nobody else does who asks for it so. TimeoutError if others
-        have it for `timeout` seconds; None: wait. It is lost, see `Lock`, when it cannot be renewed for `ttl` seconds;
-        so long others wait if this process dies."""
+        have it for `timeout` seconds, Unavailable or OutcomeUnknown if nobody answers in them; None: wait. It is lost,
+        see `Lock`, when it cannot be renewed for `ttl` seconds; so long others wait if this process dies."""
         return sessions.lock(self.attempts, self.keys, name, ttl, timeout)
 
     @asynccontextmanager

@@ -1,29 +1,20 @@
-"""The synchronous client: the asynchronous one, run by a thread of its own.
-
-A thread does not survive `fork`, so in a child process the client begins anew, with connections and a thread of its
-own. What it had before the fork is the parent's, and is left as it is: the two share sockets and what watches them.
-"""
+"""The synchronous client: the asynchronous one, run by a thread of its own (`client_sdk.blocking`)."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import os
 import random
-import threading
 import time
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
+from typing import Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
 from tenacity import Retrying
 
-from client_sdk import requests, sessions
+from client_sdk import requests
 from client_sdk.async_client import (
     ATTEMPT_TIMEOUT_SECONDS,
     REFRESH_SECONDS,
@@ -31,15 +22,15 @@ from client_sdk.async_client import (
     TTL_SECONDS,
     AsyncClient,
 )
+from client_sdk.blocking import Election, LoopThread, Session, Transaction
 from client_sdk.codecs import Codec
 from client_sdk.connections import Transport
-from client_sdk.errors import ClosedClient
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
 from client_sdk.requests import Lease, Request, documented_by
 from client_sdk.routing import find_authority, find_urls
-from client_sdk.sessions import Lock, Session
+from client_sdk.sessions import Lock
 from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
 from kvstore.api.answers import Page
 from kvstore.api.events import Event
@@ -49,9 +40,6 @@ from multicast.types import Timestamp
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
-
-_threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
-_of_parents: list[object] = []
 
 
 def _method(make: Callable[P, Request[T]]) -> Callable[Concatenate[Client, P], T]:
@@ -72,159 +60,6 @@ def _of_keys(make: Callable[Concatenate[Keyspace, P], Request[T]]) -> Callable[C
         return self.run(make(self._keys, *args, **named))
 
     return method
-
-
-class Transaction:
-    """`InteractiveTransaction` for blocking code."""
-
-    def __init__(self, thread: _Thread, inner: InteractiveTransaction):
-        self._thread = thread
-        self._inner = inner
-
-    @property
-    def version(self) -> Timestamp | None:
-        """The commit's version, once it has committed."""
-        return self._inner.version
-
-    def get(self, key: bytes | str) -> bytes | None:
-        """See `InteractiveTransaction.get`."""
-        return self._thread.wait_for(self._inner.get(key))
-
-    def scan(
-        self, prefix: bytes | str = b"", *, start: bytes | str = b"", end: bytes | str = b""
-    ) -> dict[bytes, bytes]:
-        """See `InteractiveTransaction.scan`."""
-        return self._thread.wait_for(self._inner.scan(prefix, start=start, end=end))
-
-    def put(self, key: bytes | str, value: bytes | str) -> None:
-        """See `InteractiveTransaction.put`."""
-        self._inner.put(key, value)
-
-    def delete(self, key: bytes | str) -> None:
-        """See `InteractiveTransaction.delete`."""
-        self._inner.delete(key)
-
-
-class Election:
-    """`sessions.Election` for blocking code."""
-
-    def __init__(self, thread: _Thread, inner: sessions.Election):
-        self._thread = thread
-        self._inner = inner
-
-    @property
-    def lost(self) -> bool:
-        """See `sessions.Election.lost`."""
-        return self._inner.lost
-
-    def campaign(self, value: bytes | str, timeout: float | None = None) -> Timestamp:
-        """See `sessions.Election.campaign`."""
-        return self._thread.wait_for(self._inner.campaign(value, timeout))
-
-    def proclaim(self, value: bytes | str) -> None:
-        """See `sessions.Election.proclaim`."""
-        self._thread.wait_for(self._inner.proclaim(value))
-
-    def leader(self) -> KeyValue | None:
-        """See `sessions.Election.leader`."""
-        return self._thread.wait_for(self._inner.leader())
-
-    def resign(self) -> None:
-        """See `sessions.Election.resign`."""
-        self._thread.wait_for(self._inner.resign())
-
-    def observe(self) -> Iterator[KeyValue]:
-        """See `sessions.Election.observe`."""
-        return self._thread.iterate(self._inner.observe())
-
-
-async def _entered(block: AbstractAsyncContextManager[T]) -> T:
-    return await block.__aenter__()
-
-
-async def _left(block: AbstractAsyncContextManager[Any]) -> None:
-    await block.__aexit__(None, None, None)
-
-
-class _Thread:
-    """Runs an AsyncClient, of this process. make: one."""
-
-    def __init__(self, make: Callable[[], AsyncClient]):
-        self._make = make
-        self._closed = False
-        self._begin()
-        _threads.add(self)
-
-    def _begin(self) -> None:
-        """Nothing runs, until the first request."""
-        self.client = self._make()
-        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
-        self._lock = threading.Lock()
-        self._waiting: set[Future[Any]] = set()
-
-    def begin_in_child(self) -> None:
-        """What was the parent's is kept for good: at its end it would close what the parent still uses."""
-        _of_parents.append((self.client, self._running))
-        self._begin()
-
-    def close(self) -> None:
-        """See `Client.close`."""
-        with self._lock:
-            self._closed = True
-            running, self._running = self._running, None
-        if running is not None:
-            loop, thread = running
-            asyncio.run_coroutine_threadsafe(self.client.close(), loop).result()
-            wait(list(self._waiting))
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-
-    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of it."""
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise ClosedClient("the client was closed")
-            if self._running is None:
-                loop = asyncio.new_event_loop()
-                self._running = loop, threading.Thread(target=loop.run_forever, name="kvstore-client", daemon=True)
-                self._running[1].start()
-            future = asyncio.run_coroutine_threadsafe(work, self._running[0])
-            self._waiting.add(future)
-        try:
-            return future.result()
-        except BaseException:
-            # An interrupted caller must not leave its request running.
-            future.cancel()
-            raise
-        finally:
-            self._waiting.discard(future)
-
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The same items."""
-
-        async def step() -> tuple[T] | None:
-            async for item in items:
-                return (item,)
-            return None
-
-        try:
-            while (item := self.wait_for(step())) is not None:
-                yield item[0]
-        finally:
-            if isinstance(items, AsyncGenerator) and not self._closed:
-                with suppress(RuntimeError):  # who was interrupted has cancelled it
-                    self.wait_for(items.aclose())
-
-    @contextmanager
-    def within(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """The same block for blocking code."""
-        entered = self.wait_for(_entered(block))
-        try:
-            yield entered
-        finally:
-            self.wait_for(_left(block))
 
 
 class Client:
@@ -252,7 +87,7 @@ class Client:
             AsyncClient, target, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=ca,
             token=token, on_done=on_done,
         )  # fmt: skip
-        self._thread = _Thread(make)
+        self._thread = LoopThread(make)
         self._keys = ALL_KEYS
 
     def __enter__(self) -> Client:
@@ -361,9 +196,11 @@ class Client:
             self._client.watch(prefix, start=start, end=end, after=after, progress=progress, timeout=timeout)
         )
 
-    def session(self, *, ttl: float = TTL_SECONDS, timeout: float | None = None) -> AbstractContextManager[Session]:
+    @contextmanager
+    def session(self, *, ttl: float = TTL_SECONDS, timeout: float | None = None) -> Iterator[Session]:
         """See `AsyncClient.session`."""
-        return self._thread.within(self._client.session(ttl=ttl, timeout=timeout))
+        with self._thread.within(self._client.session(ttl=ttl, timeout=timeout)) as inner:
+            yield Session(self._thread, inner)
 
     def lock(
         self, name: str, *, ttl: float = TTL_SECONDS, timeout: float | None = None
@@ -455,11 +292,3 @@ class TypedTransaction(Generic[V]):
     def delete(self, key: bytes | str) -> None:
         """See `InteractiveTransaction.delete`."""
         self._inner.delete(key)
-
-
-def _in_child() -> None:
-    for thread in list(_threads):
-        thread.begin_in_child()
-
-
-os.register_at_fork(after_in_child=_in_child)

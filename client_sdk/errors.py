@@ -122,7 +122,8 @@ class ClosedClient(KvError):
 
 
 class ForeignLoop(KvError):
-    """An `AsyncClient` belongs to the event loop in which it was first used. Nothing was sent."""
+    """An `AsyncClient` belongs to the event loop in which it was first used, and a `Client` cannot be used by its own
+    thread, in which `on_done` runs: it would wait for itself. Nothing was sent."""
 
 
 class OutcomeUnknown(KvError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
+
+_log = logging.getLogger(__name__)
 
 
 class Done(NamedTuple):
@@ -45,7 +48,10 @@ class Observed:
         if self._on_done is not None:
             name = "" if kind is None else kind.__name__
             seconds = time.monotonic() - self.began
-            self._on_done(Done(_operation(self._method, self._path), self.attempts, self.hedges, seconds, name))
+            try:
+                self._on_done(Done(_operation(self._method, self._path), self.attempts, self.hedges, seconds, name))
+            except Exception:  # the request has ended as it has, whatever is wrong with who counts it
+                _log.exception("on_done has raised")
 
 
 def _operation(method: str, path: str) -> str:

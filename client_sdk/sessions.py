@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from client_sdk import requests
 from client_sdk.attempts import Attempts
-from client_sdk.errors import KvError, Lost
+from client_sdk.errors import KvError, Lost, Unavailable
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import Compare, Get, Put, as_bytes, of_type
 from kvstore.api.model import KeyValue
@@ -34,17 +34,21 @@ from multicast.types import ZERO, Timestamp
 
 RENEWALS = 3
 """In a time to live."""
+END_SECONDS = 0.25
+"""What a lock that was not to be had in time takes to give up its place, at most; else that goes with its lease."""
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.02, 0.5
 """Between two looks at whoever is before, doubling."""
 
 
 class Session:
-    """A lease of this process. Made by `session` of the clients. lease: its id."""
+    """A lease of this process. Made by `session` of the clients. lease: its id. ttl: seconds that it lives after a
+    renewal."""
 
     def __init__(self, attempts: Attempts, lease: bytes, ttl: float, sent: float):
         self.attempts = attempts
         self.lease = lease
         self.ttl = ttl
+        self.end_seconds = min(ttl, attempts.timeout)
         self._until = sent + ttl
 
     @property
@@ -89,7 +93,7 @@ async def session(attempts: Attempts, ttl: float, timeout: float | None) -> Asyn
     finally:
         keeper.cancel()
         with suppress(KvError):  # then it expires
-            await attempts.run(requests.revoke_lease(made.lease, timeout=min(made.ttl, attempts.timeout)))
+            await attempts.run(requests.revoke_lease(made.lease, timeout=made.end_seconds))
 
 
 class Queue:
@@ -102,11 +106,19 @@ class Queue:
         self._keys = keys
         self._prefix = f"{kind}/{{{quote(name, safe='')}}}/".encode()
 
-    async def enter(self, session: Session, value: bytes) -> Timestamp:
+    def _left(self, deadline: float) -> float:
+        """Seconds for one more request. Unavailable if there are none."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise Unavailable("its time was over before all of it was asked for")
+        return min(left, self._attempts.timeout)
+
+    async def enter(self, session: Session, value: bytes, deadline: float) -> Timestamp:
         """Write the key; its create version, which stays where this session has written it before."""
         key = self.key_of(session)
         asked = self._keys.txn(
-            [Compare(key, "create_version", "==", ZERO)], [Put(key, value, session.lease)], [Get(key)]
+            [Compare(key, "create_version", "==", ZERO)], [Put(key, value, session.lease)], [Get(key)],
+            timeout=self._left(deadline),
         )  # fmt: skip
         result = await self._attempts.run(asked)
         if result.succeeded:
@@ -114,20 +126,21 @@ class Queue:
         found = result.results[0].found
         assert found is not None
         if found.value != value:
-            await self.say(session, found.create_version, value)
+            await self.say(session, found.create_version, value, deadline)
         return found.create_version
 
-    async def say(self, session: Session, created: Timestamp, value: bytes) -> None:
+    async def say(self, session: Session, created: Timestamp, value: bytes, deadline: float) -> None:
         """Write the key of that create version again. Lost if it is there no more."""
         key = self.key_of(session)
         still = Compare(key, "create_version", "==", created)
-        if not (await self._attempts.run(self._keys.txn([still], [Put(key, value, session.lease)]))).succeeded:
+        asked = self._keys.txn([still], [Put(key, value, session.lease)], timeout=self._left(deadline))
+        if not (await self._attempts.run(asked)).succeeded:
             raise Lost("the lease has expired, or the key was deleted")
 
     async def wait(self, session: Session, created: Timestamp, deadline: float) -> None:
         """Until nobody is before. TimeoutError; Lost if the own key is there no more."""
         while True:
-            entries = await self.entries()
+            entries = await self.entries(deadline)
             if created not in [entry.create_version for entry in entries]:
                 raise Lost("the lease has expired, or the key was deleted")
             before = [entry for entry in entries if entry.create_version < created]
@@ -139,29 +152,32 @@ class Queue:
         pause = POLL_SECONDS_MIN
         while True:
             session.check()
-            if time.monotonic() >= deadline:
-                raise TimeoutError("others were before for too long")
-            await asyncio.sleep(min(pause, max(deadline - time.monotonic(), 0)))
-            found = await self._attempts.run(self._keys.get(entry.key))
+            try:
+                await asyncio.sleep(min(pause, max(deadline - time.monotonic(), 0)))
+                found = await self._attempts.run(self._keys.get(entry.key, timeout=self._left(deadline)))
+            except Unavailable as error:
+                if time.monotonic() < deadline:
+                    raise
+                raise TimeoutError("others were before for too long") from error
             if found is None or found.create_version != entry.create_version:
                 return
             pause = min(2 * pause, POLL_SECONDS_MAX)
 
-    async def entries(self) -> list[KeyValue]:
+    async def entries(self, deadline: float) -> list[KeyValue]:
         """By their create versions."""
         found: list[KeyValue] = []
         token: str | None = None
         while True:
-            asked = self._keys.page(self._prefix, page_size=1000, token=token, timeout=None)
+            asked = self._keys.page(self._prefix, page_size=1000, token=token, timeout=self._left(deadline))
             page = await self._attempts.run(asked)
             found += page.entries
             token = page.next_page_token
             if token is None:
                 return sorted(found, key=lambda entry: entry.create_version)
 
-    async def leave(self, session: Session) -> None:
+    async def leave(self, session: Session, timeout: float | None = None) -> None:
         """Delete the key."""
-        await self._attempts.run(self._keys.delete(self.key_of(session)))
+        await self._attempts.run(self._keys.delete(self.key_of(session), timeout=timeout))
 
     def key_of(self, session: Session) -> bytes:
         """The session's, under this name."""
@@ -193,12 +209,20 @@ async def lock(
     attempts: Attempts, keys: Keyspace, name: str, ttl: float, timeout: float | None
 ) -> AsyncIterator[Lock]:
     """Held while the block runs."""
-    deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
-    queue = Queue(attempts, keys, "locks", name)
+    queue, deadline = Queue(attempts, keys, "locks", name), _deadline(timeout)
     async with session(attempts, ttl, timeout) as own:
-        token = await queue.enter(own, b"")
-        await queue.wait(own, token, deadline)
+        try:
+            token = await queue.enter(own, b"", deadline)
+            await queue.wait(own, token, deadline)
+        except BaseException:
+            own.end_seconds = min(own.end_seconds, END_SECONDS)
+            raise
         yield Lock(own, token)
+
+
+def _deadline(timeout: float | None) -> float:
+    """`time.monotonic` seconds."""
+    return time.monotonic() + (float("inf") if timeout is None else requests.positive_seconds("timeout", timeout))
 
 
 class Election:
@@ -215,41 +239,44 @@ class Election:
         return self._session.lost
 
     async def campaign(self, value: bytes | str, timeout: float | None = None) -> Timestamp:
-        """Wait until this session leads, with this to say; the token of its leadership. TimeoutError, Lost. Who leads
-        already has the same token, and says this from now on."""
-        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
-        token = await self._queue.enter(self._session, as_bytes("value", value))
+        """Wait until this session leads, with this to say; the token of its leadership. TimeoutError if others lead for
+        `timeout` seconds, Lost. Who leads already has the same token, and says this from now on."""
+        said, deadline = as_bytes("value", value), _deadline(timeout)
         try:
+            token = await self._queue.enter(self._session, said, deadline)
             await self._queue.wait(self._session, token, deadline)
         except BaseException:
-            with suppress(KvError):
-                await self._queue.leave(self._session)
+            if self._token is None:  # else it leads, and goes on
+                with suppress(KvError):
+                    await self._queue.leave(self._session, END_SECONDS)
             raise
         self._token = token
         return token
 
-    async def proclaim(self, value: bytes | str) -> None:
-        """Say something else, and go on leading under the same token. Lost if this session does not lead."""
+    async def proclaim(self, value: bytes | str, *, timeout: float | None = None) -> None:
+        """Say something else, and go on leading under the same token. Lost if this session does not lead. `timeout` is
+        of the request, as for the next three; None: the client's own."""
         said = as_bytes("value", value)
         if self._token is None:
             raise Lost("this session does not lead: campaign first")
-        await self._queue.say(self._session, self._token, said)
+        await self._queue.say(self._session, self._token, said, _deadline(timeout))
 
-    async def leader(self) -> KeyValue | None:
+    async def leader(self, *, timeout: float | None = None) -> KeyValue | None:
         """Who leads: `value` is what it has said, `create_version` its token; None: nobody."""
-        entries = await self._queue.entries()
+        entries = await self._queue.entries(_deadline(timeout))
         return entries[0] if entries else None
 
-    async def resign(self) -> None:
+    async def resign(self, *, timeout: float | None = None) -> None:
         """Lead no more, or stop waiting."""
         self._token = None
-        await self._queue.leave(self._session)
+        await self._queue.leave(self._session, timeout)
 
-    async def observe(self) -> AsyncIterator[KeyValue]:
-        """Each leader, and what it says anew; what lasts less than half a second may be missed."""
+    async def observe(self, *, timeout: float | None = None) -> AsyncIterator[KeyValue]:
+        """Each leader, and what it says anew; what lasts less than half a second may be missed. `timeout` is for each
+        look."""
         seen: Timestamp | None = None
         while True:
-            leader = await self.leader()
+            leader = await self.leader(timeout=timeout)
             if leader is not None and leader.version != seen:
                 seen = leader.version
                 yield leader

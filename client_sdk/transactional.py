@@ -23,7 +23,8 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from client_sdk.async_client import AsyncClient, AsyncTyped, AsyncTypedTransaction
-from client_sdk.client import Client, Transaction, Typed, TypedTransaction
+from client_sdk.blocking import Transaction
+from client_sdk.client import Client, Typed, TypedTransaction
 from client_sdk.interactive import InteractiveTransaction
 
 P = ParamSpec("P")

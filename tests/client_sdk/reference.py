@@ -30,7 +30,7 @@ HEAD = """# What the SDK offers
 
 Written from the docstrings by `tests/client_sdk/reference.py`; a test says when it is stale. The
 [tutorial](TUTORIAL.md) says what it is for. `Client` has the methods of `AsyncClient` without `await`, with plain
-iterators and blocks; the same holds of `Typed`, `Transaction`, `TypedTransaction` and elections.
+iterators and blocks; the same holds of `Typed`, `Transaction`, `TypedTransaction`, sessions and elections.
 
 """
 

@@ -1,0 +1,82 @@
+"""The thread of a blocking client, which must not wait for itself; and what is given to blocking code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from client_sdk import Client, Done, ForeignLoop, Lost
+from client_sdk.testing import MemoryStore
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryStore]:
+    with MemoryStore() as made:
+        yield made
+
+
+def test_who_counts_requests_cannot_make_some_and_what_he_raises_is_nobody_elses(
+    memory: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[ForeignLoop] = []
+
+    def on_done(_: Done) -> None:
+        for use in (lambda: store.get("k"), lambda: next(store.scan()), store.close):
+            with pytest.raises(ForeignLoop, match="its own thread") as told:
+                use()
+            refused.append(told.value)
+        raise RuntimeError("a mistake in here")
+
+    with caplog.at_level(logging.ERROR), Client(memory, on_done=on_done) as store:
+        assert store.put("k", "v") is not None
+    assert [error.outcome for error in refused] == ["not_applied"] * 3
+    assert "a mistake in here" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["scan", "watch", "session"])
+def test_what_was_not_ended_may_be_collected_in_the_clients_own_thread(memory: MemoryStore, kind: str) -> None:
+    with Client(memory) as store:
+        after = store.put("k/1", "v")
+        store.put("k/2", "v")
+        unfinished: dict[str, Any] = {}
+        if kind == "session":
+            block: AbstractContextManager[Any] = store.session(ttl=60)
+            block.__enter__()
+            unfinished["it"] = block
+        else:
+            unfinished["it"] = store.scan("k/", page_size=1) if kind == "scan" else store.watch("k/", after=after)
+            next(unfinished["it"])
+        unfinished["itself"] = unfinished
+        running = store._thread._running
+        assert running is not None
+
+        async def collect() -> None:
+            gc.collect()
+
+        del unfinished
+        if kind == "session":
+            del block
+        asyncio.run_coroutine_threadsafe(collect(), running[0]).result(10)
+        assert store.get("k/1") is not None
+
+
+def test_a_session_of_blocking_code_blocks(memory: MemoryStore) -> None:
+    with Client(memory) as store, store.session(ttl=60) as session:
+        assert session.renew() is None and not session.lost and session.ttl == 60  # type: ignore[func-returns-value]
+        session.check()
+        lease = store.lease(session.lease)
+        assert lease is not None
+        store.revoke_lease(session.lease)
+        with pytest.raises(Lost):
+            session.renew()
+        assert session.lost
+        with pytest.raises(Lost):
+            session.check()

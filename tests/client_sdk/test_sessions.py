@@ -1,0 +1,67 @@
+"""Locks and elections end in their time, whoever falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from client_sdk import AsyncClient, Done, Election, KvError
+from client_sdk.testing import MemoryStore
+
+
+async def test_a_lock_ends_in_its_time_when_replicas_fall_silent_after_the_grant() -> None:
+    with MemoryStore() as memory:
+
+        def fall_silent(done: Done) -> None:
+            memory._silent = done.operation == "POST /v1/leases"
+
+        async with AsyncClient(memory, timeout=600, on_done=fall_silent) as store, asyncio.timeout(20):
+            with pytest.raises(KvError):
+                async with store.lock("x", ttl=60, timeout=0.1):
+                    raise AssertionError("nobody has said that it is held")
+            memory._silent = False
+
+
+async def test_a_lock_that_others_hold_is_a_timeout_and_leaves_no_place_behind() -> None:
+    with MemoryStore() as memory:
+        async with AsyncClient(memory, timeout=600) as store, asyncio.timeout(20), store.lock("x", ttl=60):
+            for timeout in (0.001, 0.05):
+                with pytest.raises((TimeoutError, KvError)) as error:
+                    async with store.lock("x", ttl=60, timeout=timeout):
+                        raise AssertionError("both have it")
+            assert isinstance(error.value, TimeoutError)
+            assert await store.count("locks/") == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda election: election.leader(timeout=0.05),
+        lambda election: election.proclaim("more", timeout=0.05),
+        lambda election: election.campaign("more", timeout=0.05),
+        lambda election: election.resign(timeout=0.05),
+        lambda election: anext(election.observe(timeout=0.05)),
+    ],
+    ids=["leader", "proclaim", "campaign", "resign", "observe"],
+)
+async def test_an_election_is_asked_for_as_long_as_one_says(ask: Callable[[Election], Awaitable[object]]) -> None:
+    with MemoryStore() as memory:
+        async with (
+            AsyncClient(memory, timeout=600) as store,
+            asyncio.timeout(20),
+            store.election("e", ttl=60) as election,
+        ):
+            await election.campaign("me")
+            with memory.silent(), pytest.raises(KvError):
+                await ask(election)
+
+
+async def test_who_leads_and_is_not_answered_leads_as_before() -> None:
+    with MemoryStore() as memory:
+        async with AsyncClient(memory, timeout=600) as store, store.election("e", ttl=60) as election:
+            token = await election.campaign("me")
+            with memory.silent(), pytest.raises(KvError):
+                await election.campaign("more", timeout=0.05)
+            assert await election.campaign("me") == token
