@@ -470,6 +470,7 @@ class LiveReplica:
         if self._commit is not None:
             _, late = await asyncio.wait([self._commit], timeout=self.config.limits.stop_deadline_ms / 1000)
             if late:
+                self._commit.cancel()
                 _log.warning("stopped without the last commit to LMDB; the journal has everything")
 
 

@@ -364,7 +364,8 @@ class LmdbBackend:
         self._views.clear()
 
     def close(self) -> None:
-        with self._map_lock, self._views_lock:
+        """After a commit that is under way in another thread: it would write where no environment is any more."""
+        with self._write_lock, self._map_lock, self._views_lock:
             self._reader.abort()
             self._end_views()
             self._env.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from kvstore import config, host, identity
 from kvstore.api.model import Get, Put, Transaction
@@ -67,6 +69,34 @@ async def test_a_replica_whose_buffer_is_full_takes_no_more_and_the_others_go_on
         assert max(held) < 2 << 20
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+async def test_who_ends_during_a_slow_commit_ends_well_and_has_everything_at_the_next_start(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 1, "white_box", stop_deadline_ms=100)
+    (tmp_path / "faults").write_bytes(msgspec.json.encode(Faults(commit_ms=500)))
+    replica = host.LiveReplica(tmp_path, made, 0, Failpoints(tmp_path / "faults"))
+    ended, commit = threading.Event(), replica._store.commit
+
+    def watched() -> None:
+        try:
+            commit()
+        finally:
+            ended.set()
+
+    replica._store.commit = watched  # type: ignore[method-assign]
+    await replica.start()
+    assert isinstance(await executed(replica, replica.new_message_id(), PUT), Answered)
+    with capture_logs() as lines:
+        await replica.stop()
+        await asyncio.to_thread(ended.wait, 60)
+        await asyncio.sleep(0.01)
+    said = [line["event"] for line in lines if line["log_level"] != "info"]
+    assert said == ["stopped without the last commit to LMDB; the journal has everything"]
+    replica = host.LiveReplica(tmp_path, made, 0)
+    await replica.start()
+    answer = await executed(replica, replica.new_message_id(), GET)
+    assert isinstance(answer, Answered) and answer.result.results[0].found is not None
+    await replica.stop()
 
 
 @pytest.mark.parametrize("free_bytes", [0, 1 << 20, 20 << 20], ids=["none", "little", "some"])

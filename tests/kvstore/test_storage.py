@@ -364,6 +364,30 @@ def test_a_failed_commit_can_be_repeated(tmp_path, monkeypatch):
     store.close()
 
 
+def test_an_environment_is_not_closed_under_a_commit(tmp_path):
+    backend = LmdbBackend(tmp_path, durability="os")
+    entered, gate = threading.Event(), threading.Event()
+
+    def write(tables):
+        entered.set()
+        assert gate.wait(60)
+        tables.put(DATA, b"k", b"v")
+
+    committing = threading.Thread(target=backend.apply, args=(Changes({}, b"", write),))
+    closing = threading.Thread(target=backend.close)
+    committing.start()
+    assert entered.wait(60)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    gate.set()
+    committing.join()
+    closing.join()
+    backend = LmdbBackend(tmp_path, durability="os")
+    assert backend.get(DATA, b"k") == b"v"
+    backend.close()
+
+
 def test_two_processes_cannot_share_a_directory(tmp_path):
     first = LmdbBackend(tmp_path)
     with pytest.raises(StorageError, match="in use by another process"):
