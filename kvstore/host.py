@@ -266,7 +266,12 @@ class LiveReplica:
     def _on_ended(self, work: asyncio.Future[None]) -> None:
         """What never ends well if it ends with an error: the host, a commit."""
         error = None if work.cancelled() else work.exception()
-        if error is None or self._failure:
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """The end."""
+        if self._failure:
             return
         self._failure = f"{type(error).__name__}: {error}"
         if not self.failed.done():
@@ -351,7 +356,10 @@ class LiveReplica:
         return f"the disk is full: {room} bytes are left, disk_full_bytes is {limit}" if room < limit else ""
 
     def cut(self, version: Timestamp) -> Cut | None:
-        return None if self._host is None else self._store.cuts.find(version)
+        found = None if self._host is None else self._store.cuts.find(version)
+        if found is not None:
+            found.on_damage = partial(asyncio.get_running_loop().call_soon_threadsafe, self._fail)
+        return found
 
     def failure(self) -> str:
         return self._failure

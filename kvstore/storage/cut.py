@@ -26,12 +26,12 @@ from __future__ import annotations
 import heapq
 import threading
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property
 
 import msgspec
 
-from kvstore.storage.backend import DATA, META, View
+from kvstore.storage.backend import DATA, META, StorageError, View, ViewGone
 from kvstore.storage.history import FLOOR, LOOKED_MAX, Past
 from kvstore.storage.layers import Layer
 from multicast.snapshot import portion
@@ -71,7 +71,7 @@ class Compacted(Exception):
 
 class Cut:
     """Of a store. floor: see `kvstore.storage.history`. layers: what lies over the view, the newest first; an empty row
-    is a deletion."""
+    is a deletion. on_damage(error): in the thread that reads: a row is not as it was written."""
 
     def __init__(
         self, position: int, timestamp: Timestamp, digest: bytes, places: bytes, floor: Timestamp, view: View,
@@ -84,6 +84,7 @@ class Cut:
         self._floor = floor
         self._view = view
         self._layers = [layer.copy() for layer in layers]
+        self.on_damage: Callable[[StorageError], None] = lambda error: None
         self._sorting = threading.Lock()
         """Who asks again may do so while the first answer is still made; a layer sorts its keys when they are read."""
 
@@ -115,7 +116,16 @@ class Cut:
         return Past(self._view, self._layers, version, looked_max).rows(after + b"\0")
 
     def read(self, after: bytes, at: Timestamp | None = None) -> CutRows:
-        """A portion of them. at: None: of `rows`."""
+        """A portion of them. at: None: of `rows`. StorageError."""
+        try:
+            return self._read(after, at)
+        except ViewGone:
+            raise
+        except StorageError as error:
+            self.on_damage(error)
+            raise
+
+    def _read(self, after: bytes, at: Timestamp | None) -> CutRows:
         if at is not None:
             with self._sorting:
                 found, more = portion(self.rows_at(at, after), PORTION_BYTES)

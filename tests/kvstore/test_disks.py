@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -12,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from kvstore import serve
-from kvstore.api.model import Get, Put, Transaction
+from kvstore.api.model import CUT, Get, Put, Transaction
 from kvstore.config import ClusterConfig, ConfigError, replica_directory
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
@@ -61,6 +62,23 @@ async def test_a_changed_row_ends_the_replica_and_the_journal_makes_its_state_an
     assert f"move {data} away and start again: it is made anew from the journal" in replica.failure()
     shutil.rmtree(data)
     assert await value(tmp_path, made) == VALUE
+
+
+async def test_a_backup_that_meets_a_changed_row_ends_the_replica(tmp_path: Path) -> None:
+    made = await written(tmp_path)
+    data = replica_directory(tmp_path, 0) / "data"
+    (data / "data.mdb").write_bytes((data / "data.mdb").read_bytes().replace(VALUE, VALUE.swapcase()))
+    replica = LiveReplica(tmp_path, made, 0)
+    await replica.start()
+    answer = await executed(replica, replica.new_message_id(), CUT)
+    assert isinstance(answer, Answered)
+    kept = replica.cut(answer.result.version)
+    assert kept is not None
+    with pytest.raises(StorageError, match="damaged"):
+        await asyncio.to_thread(kept.read, b"")
+    await asyncio.wait_for(replica.failed, 60)
+    await replica.stop()
+    assert f"move {data} away and start again" in replica.failure()
 
 
 async def test_a_state_that_was_cut_short_is_refused(tmp_path: Path) -> None:
