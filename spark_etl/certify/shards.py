@@ -18,7 +18,7 @@ from spark_etl.certify import key, log, slices, windows
 from spark_etl.certify.arrays import halves, numbers, rise, trust
 from spark_etl.certify.slices import Collected, Slice
 from spark_etl.certify.source import Source
-from spark_etl.certify.windows import Rows, Sent
+from spark_etl.certify.windows import LastWrites, Rows, Sent
 from spark_etl.ingest.inputs import NOTHING_LIVE, Top
 
 
@@ -109,7 +109,7 @@ def other_keys(source: Source, replica: int) -> list[bytes]:
     wrong: set[bytes] = set()
     reads = Rows(source, "reads", key.READS, replica, ["key"])
     writes = Rows(source, "writes", key.WRITES, replica, ["key"])
-    known = _plain(source.read("writes", key.WRITES, []))
+    known, none = LastWrites(), _plain(source.read("writes", key.WRITES, []))
     last, end = np.zeros((1, 2), np.uint64), 0
     while not (reads.over and writes.over):
         end += windows.POSITIONS
@@ -119,15 +119,14 @@ def other_keys(source: Source, replica: int) -> list[bytes]:
             continue
         trust(rise(np.concatenate([last, _end(gts, np.min)])), "versions do not rise")
         last = _end(gts, np.max)
-        touched = pc.is_in(known["key"], value_set=pc.unique(pa.concat_arrays([_names(read), _names(wrote)])))
-        before = known.filter(touched)
+        before = pa.concat_tables([none, *known.take(pa.concat_arrays([_names(read), _names(wrote)]))])
         before = before.set_column(0, "key", before["key"].combine_chunks().dictionary_encode())
         both = pa.concat_tables([before, wrote], promote_options="default")
         ordered = key.in_order(read, both, _NO_PLACES)
         if not key.holds(ordered):
             wrong.update(read["key"].take(pa.array(ordered.row[ordered.other()])).cast(pa.binary()).to_pylist())
         rows = pa.array(ordered.writes_left() - read.num_rows)
-        known = pa.concat_tables([known.filter(pc.invert(touched)), _plain(both.take(rows))]).combine_chunks()
+        known.put(_plain(both.take(rows)))
     return sorted(wrong)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_etl.certify import slices
-from spark_etl.certify.arrays import NOTHING, halves, index_in, mixed, numbers, rise, same, trust
+from spark_etl.certify.arrays import NOTHING, Array, halves, index_in, mixed, numbers, rise, same, trust
 from spark_etl.certify.source import Source
 
 POSITIONS = 1 << 16
@@ -18,6 +18,8 @@ MARKS = 8
 """In so many places of a window its timestamp is marked."""
 TOGETHER = 2
 """A window of all logs is as long as so many of a single one."""
+AHEAD = 4
+"""Who has multicast what is looked for as far ahead as so many windows of one log are long."""
 SENT = ("id", "at", "destinations")
 _FIRST = NOTHING
 
@@ -95,7 +97,8 @@ def _pairs(found: np.ndarray) -> np.ndarray:
 
 
 class Sent:
-    """Who has multicast what: id, at and destinations, read as far as is asked for. Rows are given once."""
+    """Who has multicast what: id, at and destinations, read as far as is asked for, and some way ahead for what may be
+    lost; what is found only later, `rest` sees. Rows are given once."""
 
     def __init__(self, source: Source, shard: int | None = None):
         """shard: only what is addressed to it."""
@@ -116,7 +119,8 @@ class Sent:
             found.append(rows.filter(pa.array(place >= 0)))
             kept.append(rows.filter(pa.array(place < 0)))
             missing[place[place >= 0]] = False
-            rows = self._more() if missing.any() else None
+            ahead = sum(table.num_rows for table in kept)
+            rows = self._more() if missing.any() and ahead < AHEAD * POSITIONS else None
         self._pool = pa.concat_tables(kept).combine_chunks()
         return pa.concat_tables(found)
 
@@ -140,6 +144,57 @@ class Sent:
         if self._pool.num_rows:
             left = halves(self._pool["id"])
             trust(all((index_in(part, left) < 0).all() for part in ids), "a message that was multicast again, later")
+
+
+class LastWrites:
+    """Rows with a key each, of which there is one per key: taken out by their keys, and put back. They stand in levels,
+    each more than twice as long as the next one, by the hashes of their keys: so each is moved a few times only, and
+    nobody goes through those that are not asked for."""
+
+    def __init__(self) -> None:
+        self._levels: list[_Level] = []
+
+    def take(self, keys: pa.Array) -> list[pa.Table]:
+        """Those of these keys, and maybe others."""
+        wanted = np.sort(_hashes(keys))
+        wanted = wanted[np.append(True, wanted[1:] != wanted[:-1])] if len(wanted) else wanted
+        return [level.take(wanted) for level in self._levels]
+
+    def put(self, rows: pa.Table) -> None:
+        """Of keys that are not there."""
+        parts, hashes = [rows], [_hashes(rows["key"])]
+        count = rows.num_rows
+        while self._levels and self._levels[-1].count <= 2 * count:
+            level = self._levels.pop()
+            parts.append(level.rows.filter(pa.array(level.there)))
+            hashes.append(level.hashes[level.there])
+            count += level.count
+        each = np.concatenate(hashes)
+        order = np.argsort(each)
+        self._levels.append(_Level(pa.concat_tables(parts).take(pa.array(order)).combine_chunks(), each[order]))
+
+
+class _Level:
+    """Rows in the order of their hashes. there: those that were not taken."""
+
+    def __init__(self, rows: pa.Table, hashes: np.ndarray):
+        self.rows, self.hashes, self.there = rows, hashes, np.ones(len(hashes), bool)
+
+    @property
+    def count(self) -> int:
+        return int(self.there.sum())
+
+    def take(self, wanted: np.ndarray) -> pa.Table:
+        first, end = (np.searchsorted(self.hashes, wanted, side) for side in ("left", "right"))
+        many = end - first
+        at = np.repeat(first - np.cumsum(many) + many, many) + np.arange(many.sum())
+        at = at[self.there[at]]
+        self.there[at] = False
+        return self.rows.take(pa.array(at))
+
+
+def _hashes(keys: Array) -> np.ndarray:
+    return np.fromiter(map(hash, keys.to_pylist()), np.int64, len(keys))
 
 
 class Differ:

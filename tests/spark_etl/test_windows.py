@@ -221,6 +221,49 @@ def test_runs_with_missing_lines_are_judged_alike(
     assert min(seen[holds] for holds in (True, False)) > 1, seen
 
 
+def test_of_a_lost_message_only_what_is_near_is_read_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "POSITIONS", 50)
+    monkeypatch.setattr(source, "BATCH", 20)
+    manifest = generate(Shape(2_000, shards=1, replicas=1), tmp_path)
+    of = source.source(tmp_path, manifest.files())
+    ids = halves(of.read("submitted", ["id"])["id"])
+    lost = np.array([[1 << 60, 7]], np.uint64)
+    sent, kept = windows.Sent(of), []
+    for at in range(0, 2_000, 100):
+        assert sent.of(np.concatenate([lost, ids[at : at + 100]])).num_rows == 100
+        kept.append(sent._pool.num_rows)
+    assert max(kept) <= windows.AHEAD * 50 + 20
+    sent.rest([ids, lost])
+    late = windows.Sent(of)
+    assert late.of(ids[-1:]).num_rows == 0, "it is not looked for so far ahead"
+    with pytest.raises(Suspect):
+        late.rest([ids])
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40))), max_size=12))
+def test_last_writes_are_there_until_they_are_taken(steps: list[tuple[set[int], set[int]]]) -> None:
+    """Keys that are asked for, and of which some are put back."""
+    known, expected = windows.LastWrites(), dict[bytes, int]()
+    for number, (asked, put) in enumerate(steps):
+        keys = [b"%d" % one for one in sorted(asked | put)]
+        taken = [row for part in known.take(pa.array(keys, pa.binary())) for row in part.to_pylist()]
+        assert {row["key"]: row["n"] for row in taken} == {key: expected.pop(key) for key in keys if key in expected}
+        back = {b"%d" % one: number for one in put}
+        known.put(pa.table({"key": pa.array(back, pa.binary()), "n": pa.array(back.values(), pa.int64())}))
+        expected |= back
+
+
+def test_last_writes_of_keys_that_nobody_asks_for_are_moved_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved, made = [], windows._Level
+    monkeypatch.setattr(windows, "_Level", lambda rows, hashes: (moved.append(len(hashes)), made(rows, hashes))[1])
+    known = windows.LastWrites()
+    for number in range(512):
+        keys = pa.array([b"%d-%d" % (number, n) for n in range(10)], pa.binary())
+        assert not any(part.num_rows for part in known.take(keys))
+        known.put(pa.table({"key": keys}))
+    assert sum(moved) <= 10 * 5_120
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), max_size=12), st.integers(0, 12))
 def test_what_a_process_knew_is_carried_on(ops: list[tuple[int, int, int]], cut: int) -> None:
     """Process, version, and how long before its answer it was invoked, of operations one after another."""
