@@ -307,20 +307,32 @@ def cluster_move_slots(
     directory: Directory,
     source: Annotated[int, typer.Option("--from", metavar="SHARD", help="The shard that has them.")],
     target: Annotated[int, typer.Option("--to", metavar="SHARD", help="The shard that shall have them.")],
-    slots: Annotated[str, typer.Option(metavar="FIRST-LAST,...", help="Rising, for example 0-4095 or 7,100-199.")],
+    slots: Annotated[str, typer.Option(metavar="FIRST-LAST,...", help="Rising, for example 0-4095 or 7,100-199.")] = "",
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Instead: give up a move that was begun, and what is kept for it.")
+    ] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Move hash slots, with their keys, from one shard to another while clients go on. After a failure: again."""
-    from kvstore.growing import move_slots
+    from kvstore.growing import give_up, move_slots
 
+    if abandon == bool(slots):
+        raise typer.BadParameter("give one of them", param_hint="--slots or --abandon")
+    ranges = _ranges(slots) if slots else []
+    if abandon:
+        give_up(directory, source, target, beside(output))
+    else:
+        move_slots(directory, source, target, ranges, beside(output))
+    if output is Output.json:
+        print_json({"from": source, "to": target, **({"abandoned": True} if abandon else {"slots": ranges})})
+
+
+def _ranges(slots: str) -> list[tuple[int, int]]:
     try:
         parts = [part.partition("-") for part in slots.split(",")]
-        ranges = [(int(first), int(last or first)) for first, _, last in parts]
+        return [(int(first), int(last or first)) for first, _, last in parts]
     except ValueError:
         raise typer.BadParameter(f"rising ranges FIRST-LAST with commas, not {slots!r}", param_hint="--slots") from None
-    move_slots(directory, source, target, ranges, beside(output))
-    if output is Output.json:
-        print_json({"from": source, "to": target, "slots": ranges})
 
 
 @cluster_app.command("down")

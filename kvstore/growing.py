@@ -314,17 +314,82 @@ def move_slots(
     directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
 ) -> None:
     """Move these slots, ranges of first and last, from one shard to the other. ClusterError says what went wrong; then
-    it may be asked for again, and goes on."""
+    it may be asked for again, and goes on. What the source has begun to move, and is not this, is given up."""
     config = open_cluster(directory)
-    for shard in (source, target):
-        if shard not in config.shards:
-            raise ClusterError(f"nothing was moved: there is no shard {shard}")
+    _check_shards(config, source, target)
     owners = ShardMap.from_json(_told_by(config, source).shard_map).slots
     left = ranges_of(slot for first, last in slots for slot in range(first, last + 1) if owners[slot] != target)
+    if left:
+        _give_up_others(config, source, target, left, say)
     if left and (steps := _move(config, source, target, left, lambda: _has(directory, target, slots))):
         say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
     else:
         say(f"shard {target} has these slots already")
+
+
+def give_up(directory: Path, source: int, target: int, say: Callable[[str], None]) -> None:
+    """A move from one shard to the other was begun and is not to go on: what both keep for it goes. Slots that have
+    changed their shard stay where they are. ClusterError; then it may be asked for again."""
+    config = open_cluster(directory)
+    _check_shards(config, source, target)
+    leaving = _moves_of(config, source).get("leaving")
+    if leaving and leaving["target"] != target:
+        raise ClusterError(f"nothing was given up: shard {source} has begun a move to shard {leaving['target']} since")
+    steps = _give_up(config, source, target)
+    say(f"the move from shard {source} to shard {target} is given up" if steps else "no such move was begun")
+
+
+def _give_up(config: ClusterConfig, source: int, target: int) -> int:
+    """In how many steps; each takes a portion of the rows away that the target has for it, and the source's notes."""
+    steps = 0
+    while _keeps(config, source, target):
+        steps += _move(config, source, target, (), lambda: False)
+    return steps
+
+
+def _keeps(config: ClusterConfig, source: int, target: int) -> bool:
+    """Whether they keep something for a move, or for one that was given up."""
+    own = _moves_of(config, source)
+    begun = bool(own.get("old")) or (own.get("leaving") or {}).get("target") == target
+    return begun or source in _moves_of(config, target).get("staged_from", ())
+
+
+def _give_up_others(
+    config: ClusterConfig, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
+) -> None:
+    """Before a move begins anew, for that would take all of it away in one step."""
+    leaving = _moves_of(config, source).get("leaving")
+    if leaving is not None:
+        wanted, begun = _expanded(slots), _expanded(leaving["slots"])
+        if leaving["target"] == target and wanted in (begun, {slot for slot in begun if slot > leaving["slots_to"]}):
+            return
+        say(f"what shard {source} has begun to move to shard {leaving['target']} is given up")
+        _give_up(config, source, leaving["target"])
+    _give_up(config, source, target)
+
+
+def _expanded(slots: Sequence[Sequence[int]]) -> set[int]:
+    return {slot for first, last in slots for slot in range(first, last + 1)}
+
+
+def _moves_of(config: ClusterConfig, shard: GroupId) -> dict[str, Any]:
+    """What the replica of this shard says of its moves (`Moves.status`) that has come furthest of those that answer;
+    nothing, if it is of an older release. ClusterError if none answers."""
+    told = []
+    for replica in config.present:
+        if replica.shard == shard:
+            with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+                told.append(decode_cluster(fetch(f"{replica.url}/v1/cluster")[1]).replica)
+    if not told:
+        raise ClusterError(f"no replica of shard {shard} answers")
+    found: dict[str, Any] = max((one.get("store", {}) for one in told), key=lambda store: store.get("position", -1))
+    return found.get("moves") or {}
+
+
+def _check_shards(config: ClusterConfig, *shards: GroupId) -> None:
+    for shard in shards:
+        if shard not in config.shards:
+            raise ClusterError(f"nothing was moved: there is no shard {shard}")
 
 
 def _move(

@@ -10,9 +10,10 @@ and stand in the target, with the versions that they had, and these slots are th
 alone; what the source changes of the others is still dirty. The step that hands over the last slot is the last. So no
 step is longer than a portion takes, but for a single slot that has more rows. Who moves slots repeats steps until the
 last; so a move goes on whoever dies, and a step of another move of the source begins that one anew, with the slots that
-the source still has. What a step does is a function of the logs of its two shards, and of nothing else: the source's
-part is of its state right before the step, and what is delivered after a step is looked at only when the step is
-complete.
+the source still has. Whoever gives a move up says so by steps of no slots: of what its source and its target have kept
+for it each takes a portion away, as a move of many rows would else have to before it begins. What a step does is a
+function of the logs of its two shards, and of nothing else: the source's part is of its state right before the step,
+and what is delivered after a step is looked at only when the step is complete.
 
 Who serves a slot. Each shard knows by its own log which slots it has given, to whom, and which it took (`places`).
 A transaction goes to the shards that own its keys by a map that some replica knows; one with a Range to all there are.
@@ -54,6 +55,7 @@ an id is in the log, what the next one is called is open; votes on it wait (`kvs
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import msgspec
 
@@ -102,6 +104,8 @@ _LEAVING = b"leaving"
 _GIVEN, _DIRTY, _DIRTY_ID, _STAGED = b"g", b"d", b"i", b"s"
 """With these begin the keys of notes. In the source: slot, key -> the length of its value, of rows that were given;
 rows and ids that have changed since. In the target: source, slot, key -> row, of what it has staged."""
+_OLD = b"old"
+"""The key of a note in the source: what it has of given rows and of changes is of a move that was given up."""
 _EVERY_SLOT = (*RANGES, Cut, Rule)
 _ALL = b"\xff" * 401
 """Greater than any key or id: all has been looked at."""
@@ -143,6 +147,17 @@ class Moves:
     def joined_later(self) -> bool:
         """Whether this shard was added to the first ones."""
         return self._shard not in self.first_map.shards
+
+    def status(self) -> dict[str, Any]:
+        """leaving: the move that this shard is the source of. staged_from: of which sources it has rows that are not
+        its own yet. old: it keeps something of a move that it was the source of and that was given up. JSON-ready."""
+        store, leaving = self._store, self.leaving
+        staged = self.map.shards if store.notes(_STAGED, 1) else ()
+        return {
+            "leaving": leaving and {"target": leaving.target, "slots": leaving.slots, "slots_to": leaving.slots_to},
+            "staged_from": [shard for shard in staged if store.notes(_staged(shard), 1)],
+            "old": store.note(_OLD) is not None,
+        }
 
     # -- who serves what ----------------------------------------------------------------------------------------------
 
@@ -229,6 +244,8 @@ class Moves:
     def _handed_before(self) -> int:
         """Slots less than this one have about a portion of the rows that were given, or are one slot."""
         first, size = None, 0
+        if self._store.note(_OLD):
+            return SLOTS
         for many, (key, length) in enumerate(self._store.notes(_GIVEN, self.portion + 1)):
             slot = int.from_bytes(key[1:3], "big")
             first = slot if first is None else first
@@ -279,7 +296,8 @@ class Moves:
     def _gave(self, move: Move, given: Given, at: Timestamp) -> None:
         store = self._store
         if given.first:
-            self._clear(_GIVEN, _DIRTY, _DIRTY_ID)
+            left = self._clear(bool(move.slots), _GIVEN, _DIRTY, _DIRTY_ID)
+            store.set_note(_OLD, b"1" if left else None)
         for row in given.rows:
             length = None if row.value is None else len(row.value).to_bytes(4, "big")
             store.set_note(_DIRTY + row.key, None)
@@ -294,7 +312,8 @@ class Moves:
             store.place(key[3:], None, at)
             store.set_note(key, None)
         if given.last:
-            self._clear(_DIRTY, _DIRTY_ID)
+            if move.slots:
+                self._clear(True, _DIRTY, _DIRTY_ID)
             self._set_leaving(None)
             store.set_note(_LEAVING, None)
             return
@@ -304,9 +323,9 @@ class Moves:
         store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))
 
     def _took(self, move: Move, given: Given, at: Timestamp) -> None:
-        store, staged = self._store, _STAGED + move.source.to_bytes(4, "big")
+        store, staged = self._store, _staged(move.source)
         if given.first:
-            self._clear(staged)
+            self._clear(bool(move.slots), staged)
         for row in given.rows:
             store.set_note(_slotted(staged, row.key), None if row.value is None else _encoded(row, row.value))
         for message_id, record in given.ids:
@@ -322,10 +341,15 @@ class Moves:
             store.place(name, decode_row(name, kept), at)
             store.set_note(key, None)
 
-    def _clear(self, *prefixes: bytes) -> None:
+    def _clear(self, whole: bool, *prefixes: bytes) -> bool:
+        """All of it, or a portion. Whether something may be left."""
         for prefix in prefixes:
-            for key, _ in self._store.notes(prefix):
+            found = self._store.notes(prefix, 0 if whole else self.portion)
+            for key, _ in found:
                 self._store.set_note(key, None)
+            if len(found) == self.portion and not whole:
+                return True
+        return False
 
     def _set_leaving(self, leaving: Leaving | None) -> None:
         self.leaving = leaving
@@ -359,6 +383,11 @@ def _expanded(ranges: tuple[tuple[int, int], ...]) -> frozenset[int]:
 def _remaining(leaving: Leaving) -> frozenset[int]:
     """Slots that are still to be handed over. Those that were may have come back: they have nothing to do with it."""
     return frozenset([slot for slot in _expanded(leaving.slots) if slot > leaving.slots_to])
+
+
+def _staged(source: GroupId) -> bytes:
+    """With what the notes of rows begin that are staged from there."""
+    return _STAGED + source.to_bytes(4, "big")
 
 
 def _slotted(prefix: bytes, key: bytes) -> bytes:

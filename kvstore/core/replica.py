@@ -203,6 +203,7 @@ class Replica(Application):
             "watched_transactions": self.watches.released,
             "watches_lagged": self.watches.lagged,
             "oldest_version": str(self.store.floor),
+            "moves": self.moves.status(),
             "leases": len(self.leases),
             "leases_expired": self.leases.expired,
             "parts_pushed": self.signals.pushed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvstore import config, growing
+from kvstore import cli, config, growing
 from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
 from kvstore.cluster import ClusterError, fetch
 from kvstore.process import Handle
@@ -93,3 +94,41 @@ def test_of_a_move_whose_answer_was_lost_nobody_says_that_nothing_was_moved(
         arrives = True
         growing.move_slots(tmp_path, 0, 1, [(0, 99)], said.append)
     assert said == ["shard 1 has these slots already"]
+
+
+def test_what_was_begun_to_move_goes_before_another_move_begins_or_when_it_is_said(tmp_path: Path) -> None:
+    """In steps as short as those of a move, and from both shards."""
+    said: list[str] = []
+    with running_cluster(tmp_path, 3, 1, "white_box") as replicas:
+
+        def put(first: int) -> None:
+            rows = [{"op": "put", "key": f"k{i}", "value": "v"} for i in range(first, first + 1000)]
+            assert replicas[0].txn({"success": rows}).status == 200
+
+        def step(target: int) -> None:
+            body = json.dumps({"source": 0, "target": target, "slots": [[100, 4000]]}).encode()
+            answer = replicas[0]("POST", "/v1/moves", body, Content_Type="application/json")
+            assert answer.status == 200 and answer.json["more"]
+
+        def moves(shard: int) -> Any:
+            return replicas[shard]("GET", "/v1/cluster").json["replica"]["store"]["moves"]
+
+        for first in range(0, 9000, 1000):
+            put(first)
+        step(1)
+        assert moves(0)["leaving"]["target"] == 1 and moves(1)["staged_from"] == [0]
+        with pytest.raises(ClusterError, match="nothing was given up: shard 0 has begun a move to shard 1 since"):
+            growing.give_up(tmp_path, 0, 2, said.append)
+        growing.move_slots(tmp_path, 0, 2, [(0, 99)], said.append)
+        assert said[0] == "what shard 0 has begun to move to shard 1 is given up" and "to shard 2, in" in said[1]
+        nothing = {"leaving": None, "staged_from": [], "old": False}
+        assert [moves(shard) for shard in range(3)] == [nothing] * 3
+        step(2)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["cluster", "move-slots", str(tmp_path), "--from", "0", "--to", "2", "--abandon"])
+        assert ended.value.code == 0 and [moves(shard) for shard in range(3)] == [nothing] * 3
+        growing.give_up(tmp_path, 0, 2, said.append)
+        assert said[2:] == ["no such move was begun"]
+        owners = ShardMap.from_json(replicas[0]("GET", "/v1/cluster").json["shard_map"]).slots
+        assert owners[:101] == (2,) * 100 + (0,)
+        assert len(replicas[0]("GET", "/v1/kv?prefix=k&limit=1000").json["entries"]) == 1000

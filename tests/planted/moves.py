@@ -164,7 +164,7 @@ class StepWithoutItsRows(Signals):
     """A step ends in its target by what its source says of it, without what it gives."""
 
 
-@rewrite("_took", '_STAGED + move.source.to_bytes(4, "big")', "_STAGED")
+@rewrite("_took", "_staged(move.source)", "_staged(0)")
 class StagedOfAnySource(Moves):
     """What two sources give at a time is staged in one place."""
 
