@@ -1,0 +1,57 @@
+"""A move of slots that is given up leaves nothing behind, and no delivery takes long for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore.api.model import Move
+from kvstore.api.shard_map import slot_of
+from kvstore.core.state import PLACES
+from tests.kvstore.test_core_moves import KEYS, MOVE, SLOTS, Two
+
+
+def staged(two: Two) -> int:
+    """So many rows the target has that it does not show."""
+    return len(two.stores[1].notes(b"s"))
+
+
+def test_a_move_that_is_given_up_goes_from_both_by_portions() -> None:
+    """However many rows it has staged: no delivery takes more than a portion of them away."""
+    two = Two(portion=3)
+    two.moves[1].portion = 3
+    before, nothing = two.rows(0), Move(0, 1, ())
+    assert two.step()
+    two.moves[0].portion = two.moves[1].portion = 2
+    two.write(KEYS[0], b"new")
+    expected = two.rows(0)
+    assert staged(two) == 3 and two.moves[1].status()["staged_from"] == [0]
+    assert two.moves[0].status()["leaving"] == {"target": 1, "slots": MOVE.slots, "slots_to": -1}
+    assert not two.step(nothing)
+    assert staged(two) == 1 and two.moves[0].status() == {"leaving": None, "staged_from": [], "old": True}
+    while two.moves[0].status()["old"]:
+        two.step(nothing)
+    nothing_left = {"leaving": None, "staged_from": [], "old": False}
+    assert [moves.status() for moves in two.moves] == [nothing_left] * 2
+    assert [set(dict(store.notes(b""))) for store in two.stores] == [{PLACES}] * 2
+    assert two.rows(0) == expected and two.rows(1) == {}
+    while two.step():
+        pass
+    assert two.rows(0) == {} and two.rows(1) == expected and two.rows(1).keys() == before.keys()
+
+
+@pytest.mark.parametrize("given_up", [0, 1, 2])
+def test_a_move_may_begin_before_another_one_has_gone_wholly(given_up: int) -> None:
+    two = Two(portion=2)
+    two.moves[1].portion = 2
+    for _ in range(2):
+        two.step()
+    for _ in range(given_up):
+        two.step(Move(0, 1, ()))
+    assert staged(two) == 4 - 2 * given_up and two.moves[0].status()["old"] == (given_up > 0)
+    two.write(KEYS[0], None)
+    part = Move(0, 1, MOVE.slots[2:])
+    while two.step(part):
+        pass
+    assert set(two.rows(1)) == {key for key in KEYS if slot_of(key) in SLOTS[2:]} - {KEYS[0]}
+    assert all(two.moves[0].owns(key) == (slot_of(key) in SLOTS[:2]) for key in KEYS)
+    assert not two.moves[0].status()["old"] and staged(two) == 0
