@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from client_sdk import operations
 from client_sdk.errors import InvalidRequest, ResultsForgotten, TransactionFailed
 from client_sdk.operations import Compare, Operation, as_bytes, of_type
-from client_sdk.requests import Answer, Lease, Request, lease_or_none, lease_path
+from client_sdk.requests import JSON_BODY, Answer, Lease, Request, lease_or_none, lease_path
 from kvstore.api import answers, codec
 from kvstore.api.answers import Page
 from kvstore.api.events import Change, Event
@@ -260,7 +260,7 @@ class Keyspace:
         query, reads = _freshness(None, consistency, max_age), message_id is None and only_reads(sent)
         if query and not reads:
             raise InvalidRequest("consistency: of what only reads, without an id", code="invalid", field="consistency")
-        body, fields, keys = codec.transaction_body(sent), "Content-Type: application/json\r\n", _keys(sent)
+        body, fields, keys = codec.transaction_body(sent), JSON_BODY, _keys(sent)
         path = "/v1/txn" + ("?" + "&".join(query) if query else "")
         request = Request("POST", path, parse, keys, timeout, fields=fields, body=body)
         return request if reads else request.under(message_id)

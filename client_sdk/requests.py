@@ -22,6 +22,7 @@ from kvstore.api.answers import MalformedAnswer, Outcome
 from kvstore.api.leases import TTL_MS_MAX, TTL_MS_MIN
 from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
 
+JSON_BODY = "Content-Type: application/json\r\n"
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -151,7 +152,7 @@ def grant_lease(ttl: float, *, message_id: MessageId | None = None, timeout: flo
         detail = f"ttl: from {TTL_MS_MIN // 1000} to {TTL_MS_MAX // 1000} seconds, not {ttl:g}"
         raise InvalidRequest(detail, code="invalid", field="ttl")
     body = msgspec.json.encode({"ttl_ms": ttl_ms})
-    return Request("POST", "/v1/leases", _lease, None, timeout, body=body).under(message_id)
+    return Request("POST", "/v1/leases", _lease, None, timeout, fields=JSON_BODY, body=body).under(message_id)
 
 
 def leases_after(after: bytes, limit: int, *, timeout: float | None = None) -> Request[tuple[list[Lease], bool]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from client_sdk.errors import InvalidRequest
-from client_sdk.requests import Answer, Request
+from client_sdk.requests import JSON_BODY, Answer, Request
 from kvstore.api import codec, rights
 from kvstore.api.model import InvalidTransaction
 from kvstore.api.rights import MadeToken, PermissionJson, RightsJson, RoleJson, TokenJson
@@ -30,7 +30,7 @@ def put_role(
     except InvalidTransaction as error:
         raise InvalidRequest(str(error), code="invalid", field=error.field) from None
     path, body = f"/v1/admin/roles/{name}", codec.encode(asked)
-    return Request("PUT", path, lambda _: None, None, timeout, fields=_JSON, body=body).under(message_id)
+    return Request("PUT", path, lambda _: None, None, timeout, fields=JSON_BODY, body=body).under(message_id)
 
 
 def delete_role(name: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[bool]:
@@ -57,7 +57,7 @@ def make_token(
     def parse(answer: Answer) -> MadeToken:
         return msgspec.json.decode(answer.body, type=MadeToken)
 
-    return Request("POST", "/v1/admin/tokens", parse, None, timeout, fields=_JSON, body=body).under(message_id)
+    return Request("POST", "/v1/admin/tokens", parse, None, timeout, fields=JSON_BODY, body=body).under(message_id)
 
 
 def delete_token(token: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[bool]:
@@ -80,9 +80,6 @@ def list_rights(*, timeout: float | None = None) -> Request[RightsJson]:
         return msgspec.json.decode(answer.body, type=RightsJson)
 
     return Request("GET", "/v1/admin/rights", parse, None, timeout)
-
-
-_JSON = "Content-Type: application/json\r\n"
 
 
 def _checked(name: str) -> str:

@@ -46,6 +46,7 @@ class Admin:
 
     def put_role(self, call: Call) -> None:
         name = _checked("name", call.path[len(ROLES) :])
+        request.json_only(call.head.fields.values)
         self._with_body(call, partial(self._put_role, name))
 
     def _put_role(self, name: str, call: Call, body: bytes) -> None:
@@ -60,6 +61,7 @@ class Admin:
         self._delete(call, ROLE + name.encode(), lambda: name in self._known().roles(), f"no role {name!r}")
 
     def make_token(self, call: Call) -> None:
+        request.json_only(call.head.fields.values)
         self._with_body(call, self._make_token)
 
     def _make_token(self, call: Call, body: bytes) -> None:
@@ -156,6 +158,6 @@ def _checked(field: str, name: str) -> str:
 def _parsed(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except request.UNREADABLE as error:
         text, _, place = str(error).partition(" - at `$")
         raise errors.invalid(place.strip("`").lstrip(".") or "body", text) from None

@@ -33,6 +33,14 @@ _CONNECTION = {
 }
 
 
+def takes_gzip(accept_encoding: str) -> bool:
+    """Whether that header lets an answer be compressed so (RFC 9110, Section 12.5.3)."""
+    parts = [part.replace(" ", "").partition(";q=") for part in accept_encoding.lower().split(",")]
+    weights = {coding: weight for coding, _, weight in parts}
+    weight = weights.get("gzip", weights.get("*", "0"))
+    return not weight or bool(weight.strip("0."))
+
+
 class Response(NamedTuple):
     """headers: whole lines, each with its CRLF; nothing that a client chose stands in them unchecked. streams: its body
     is still to be made, and ends with the connection."""

@@ -69,7 +69,7 @@ DATA = (KV, "/v1/kv", "/v1/txn")
 
 _CORS_HEADERS = (
     b"Access-Control-Allow-Headers: Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
-    b"Kv-Lease, X-Timeout-Ms\r\n"
+    b"Kv-Lease, Last-Event-ID, X-Request-Id, X-Timeout-Ms\r\n"
 )
 
 
@@ -136,6 +136,8 @@ class HttpApi:
             detail = f"{method[:20]} is not possible here, only {allow}"
             raise Problem(405, "method_not_allowed", detail, headers={"Allow": allow})
         call.recorded = known.recorded
+        if method == "POST":  # the only one of ours that a browser sends for any page, unasked
+            self.calls.check_page(call)
         if not self._access.root or known.needed == "open" or self._access.admits(call, known.needed):
             self._handle(known, call)
         else:
@@ -370,7 +372,7 @@ class HttpApi:
     def _put_in_place(self, call: Call, body: bytes) -> None:
         try:
             self.node.put_in_place(msgspec.json.decode(body, type=ReplicaConfig))
-        except (msgspec.MsgspecError, ConfigError) as error:
+        except (*request.UNREADABLE, ConfigError) as error:
             raise errors.invalid("body", str(error)) from None
         call.answer(Response(200, JSON, b"{}"))
 
@@ -451,6 +453,7 @@ class HttpApi:
     # -- replicas that come and go ------------------------------------------------------------------------------------
 
     def _change_members(self, call: Call) -> None:
+        request.json_only(call.head.fields.values)
         self._open(call)
         call.read_body("the body", self.limits.body_bytes_max, self._change_members_body)
 
@@ -460,7 +463,7 @@ class HttpApi:
             raise errors.unavailable("not_ready", unready)
         try:
             done = self.node.change_members(decode_wanted(body))
-        except msgspec.MsgspecError as error:
+        except request.UNREADABLE as error:
             raise errors.invalid("", str(error)) from None
         except Unfit as error:
             raise Problem(409, "members", str(error)) from None

@@ -31,7 +31,7 @@ from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Refused
 from kvstore.http import errors
 from kvstore.http.admission import Admission
-from kvstore.http.answers import Response
+from kvstore.http.answers import Response, takes_gzip
 from kvstore.http.budget import Arrivals, ByteBudget
 from kvstore.http.errors import Problem
 from kvstore.http.metrics import Metrics
@@ -204,7 +204,7 @@ class Call:
     def answer_large(self, headers: bytes, body: bytes) -> None:
         """Success, compressed if the client likes that and it is worth its while; not by the event loop, which would
         stand still meanwhile."""
-        if len(body) < GZIP_BYTES or "gzip" not in self.head.fields.values.get("accept-encoding", ""):
+        if len(body) < GZIP_BYTES or not takes_gzip(self.head.fields.values.get("accept-encoding", "")):
             self.answer(Response(200, headers, body))
             return
         headers += b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
@@ -389,6 +389,15 @@ class Calls:
         """The origin of a page that may see the answer; empty if none may."""
         origin = call.head.fields.values.get("origin", "")
         return origin if origin in self.cors_origins else ""
+
+    def check_page(self, call: Call) -> None:
+        """Problem: it is of a web page of somebody else, which any browser sends, with whatever its network reaches."""
+        origin = call.head.fields.values.get("origin")
+        if origin is None or origin in self.cors_origins:
+            return
+        if origin.partition("://")[2] != call.head.fields.values.get("host", ""):
+            detail = f"Origin: cors_origins in cluster.json does not name {origin[:100]!r}"
+            raise Problem(403, "forbidden", detail, field="Origin")
 
     def refuses(self, call: Call) -> bool:
         """Whether there are too many already; then it is soon answered so."""

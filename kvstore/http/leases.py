@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from kvstore.api import codec, forms, leases
+from kvstore.api import codec, leases
 from kvstore.api.answers import LeaseAnswer, LeasesAnswer, entry_json
+from kvstore.api.forms import Form
 from kvstore.api.model import InvalidTransaction, KeyValue, OperationResult, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered
@@ -42,12 +44,12 @@ class LeaseCalls:
     def grant(self, call: Call) -> None:
         """The id of the transaction is the lease's."""
         call.message_id = request.message_id_of(call.head.fields.values) or NO_ID
+        form = request.form_of(call.head.fields.values)
         self._open(call)
-        call.read_body("the body", _BODY_BYTES_MAX, self._grant)
+        call.read_body("the body", _BODY_BYTES_MAX, partial(self._grant, form))
 
-    def _grant(self, call: Call, body: bytes) -> None:
+    def _grant(self, form: Form, call: Call, body: bytes) -> None:
         try:
-            form = forms.of_body(call.head.fields.values.get("content-type", "")) or forms.JSON
             ttl_ms = codec.parse_ttl_ms(body, form)
             leases.check_ttl(ttl_ms)
         except InvalidTransaction as error:

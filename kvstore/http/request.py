@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
+import msgspec
+
 from kvstore.api.codec import id_text
 from kvstore.api.codec import lease_of as codec_lease_of
-from kvstore.api.forms import Form, of_body
+from kvstore.api.forms import JSON, Form, of_body
 from kvstore.api.model import (
     AGE_MS_MAX,
     CONSISTENCIES,
@@ -42,6 +44,8 @@ from kvstore.fields import nearest
 from kvstore.http.errors import Problem, invalid
 from multicast.types import MessageId, Timestamp, is_uuid7, new_message_id
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading JSON raises."""
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")
 _STRONG_ETAG = re.compile(r'"([^"]*)"')
@@ -318,12 +322,22 @@ def _last_key(token: bytes) -> tuple[bytes, Timestamp | None]:
 
 def form_of(fields: Mapping[str, str]) -> Form:
     """The form of a body that may have any. 415 for another one."""
-    told = fields.get("content-type", "")
-    form = of_body(told)
+    form = of_body(fields.get("content-type", ""))
     if form is None:
-        detail = f"Content-Type: application/json or application/msgpack is needed, not {told[:60] or 'none'!r}"
-        raise Problem(415, "unsupported_type", detail, field="Content-Type")
+        raise _unsupported("application/json or application/msgpack", fields)
     return form
+
+
+def json_only(fields: Mapping[str, str]) -> None:
+    """415 for a body of another form."""
+    if of_body(fields.get("content-type", "")) is not JSON:
+        raise _unsupported("application/json", fields)
+
+
+def _unsupported(needed: str, fields: Mapping[str, str]) -> Problem:
+    told = fields.get("content-type", "")[:60] or "none"
+    detail = f"Content-Type: {needed} is needed, not {told!r}"
+    return Problem(415, "unsupported_type", detail, field="Content-Type")
 
 
 def valid(parse: Callable[[bytes], Transaction], body: bytes) -> Transaction:

@@ -37,7 +37,8 @@ class Store(Replica):
         return answer.json
 
     def grant(self, ttl_ms: int) -> str:
-        return str(self("POST", "/v1/leases", b'{"ttl_ms": %d}' % ttl_ms).json["id"])
+        body = b'{"ttl_ms": %d}' % ttl_ms
+        return str(self("POST", "/v1/leases", body, Content_Type="application/json").json["id"])
 
     def watched(self, prefix: str, after: object) -> Iterator[Event]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)

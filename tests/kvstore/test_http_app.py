@@ -12,9 +12,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from kvstore.api.cluster import ClusterJson
+from kvstore.api.cluster import ClusterJson, ReplicaJson, ShardJson
 from kvstore.api.http1 import Fields, Head
 from kvstore.api.model import RESULT_BYTES_MAX, KeyValue, OperationResult, Result, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.config import ConfigError, LogSettings, ReplicaConfig
 from kvstore.core import messages
 from kvstore.core.bundles import NO_ID
@@ -25,6 +26,7 @@ from kvstore.http.calls import REFUSAL_SECONDS, REFUSALS_PER_SECOND, Call
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
+from kvstore.members import Unfit, Wanted
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.cut import Cut, decode_cut_rows
 from kvstore.storage.store import Store
@@ -85,6 +87,9 @@ class FakeNode:
     def put_in_place(self, replica: ReplicaConfig) -> None:
         raise ConfigError("not here")
 
+    def change_members(self, wanted: Wanted) -> bool:
+        raise Unfit("not here")
+
     def cut(self, version: Timestamp) -> Cut | None:
         return self.kept.get(version)
 
@@ -95,7 +100,8 @@ class FakeNode:
         return Rights(Store.open(MemoryBackend()))
 
     def describe_cluster(self) -> ClusterJson:
-        return ClusterJson(cluster_id="00", shard_map=None, shards=[])
+        shards = [ShardJson(id=0, replicas=[ReplicaJson(0, "http://x")])]
+        return ClusterJson(cluster_id="00", self_id=0, shard_map=ShardMap.even([0]).to_json(), shards=shards)
 
 
 async def never(message_id: MessageId, transaction: Transaction) -> Answered:
@@ -442,6 +448,14 @@ async def test_the_rows_of_a_cut_are_fetched_by_its_version() -> None:
             assert (await client.problem("GET", path))["status"] == expected, path
         kept.close()
         assert (await client.problem("DELETE", "/v1/backups"))["status"] == 405
+
+
+async def test_what_is_no_text_is_a_400() -> None:
+    of_json = {"Content_Type": "application/json"}
+    async with serving(FakeNode(done)) as client:
+        for path in ("/v1/replaced", "/v1/cluster/members", "/v1/moves", "/v1/leases", "/v1/admin/tokens"):
+            for body in (b'{"host": "\xff"}', b'{"add": {"host": "\xff"}, "name": "\xff"}', b"[" * 1000):
+                assert (await client.problem("POST", path, body, **of_json))["status"] == 400, (path, body)
 
 
 async def test_what_cannot_be_put_in_place_is_a_400() -> None:

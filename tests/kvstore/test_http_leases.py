@@ -15,6 +15,7 @@ from kvstore.storage.store import Store
 from multicast.types import MessageId, Timestamp
 from tests.kvstore.test_http_app import Client, FakeNode, serving
 
+JSON_BODY = {"Content_Type": "application/json"}
 UNKNOWN = "0197b3c2-7f00-7cc3-98c4-dc0c0c07398f"
 
 
@@ -46,7 +47,7 @@ class Shard:
 
 
 async def grant(client: Client, ttl_ms: int = 1000, **headers: str) -> str:
-    status, _, body = await client("POST", "/v1/leases", b'{"ttl_ms": %d}' % ttl_ms, **headers)
+    status, _, body = await client("POST", "/v1/leases", b'{"ttl_ms": %d}' % ttl_ms, **JSON_BODY, **headers)
     assert status == 201
     return str(json.loads(body)["id"])
 
@@ -123,9 +124,10 @@ async def test_a_put_with_a_lease_that_is_not_there_writes_nothing() -> None:
 @pytest.mark.parametrize("body", [b'{"ttl_ms":999}', b'{"ttl_ms":86400001}', b'{"ttl_ms":"1"}', b"{}", b'{"ttl":1}'])
 async def test_a_time_to_live_is_from_a_second_to_a_day(body: bytes) -> None:
     async with serving(FakeNode(Shard().execute)) as client:
-        assert (await client.problem("POST", "/v1/leases", body))["status"] == 400
-        assert "body: it is empty" in (await client.problem("POST", "/v1/leases", b""))["detail"]
-        assert (await client.problem("POST", "/v1/leases", b'{"ttl_m":1000}'))["detail"].endswith("'ttl_ms'?")
+        assert (await client.problem("POST", "/v1/leases", body, **JSON_BODY))["status"] == 400
+        assert "body: it is empty" in (await client.problem("POST", "/v1/leases", b"", **JSON_BODY))["detail"]
+        found = await client.problem("POST", "/v1/leases", b'{"ttl_m":1000}', **JSON_BODY)
+        assert found["detail"].endswith("'ttl_ms'?")
 
 
 @pytest.mark.parametrize(

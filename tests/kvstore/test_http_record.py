@@ -20,7 +20,7 @@ from multicast.protocol import MulticastProtocol
 from tests.kvstore.test_http_app import FakeNode, done, never, serving
 
 ROOTS = token_of(ROOT, bytes(32))
-AS_ROOT = {"Authorization": f"Bearer {ROOTS}"}
+AS_ROOT = {"Authorization": f"Bearer {ROOTS}", "Content_Type": "application/json"}
 
 
 async def logged(*asked: tuple[str, str, bytes], log: LogSettings | None = None, **headers: str) -> list[Any]:
@@ -48,8 +48,7 @@ async def test_who_writes_what_is_told_where_it_is_wanted_without_values() -> No
     operations = [{"op": "put", "key": f"k{i}", "value": "geheim"} for i in range(20)]
     transaction = ("POST", "/v1/txn", json.dumps({"success": operations}).encode())
     reads = (("GET", "/v1/kv/a", b""), ("POST", "/v1/txn", b'{"success": [{"op": "get", "key": "a"}]}'))
-    headers = {**AS_ROOT, "Content_Type": "application/json"}
-    lines = await logged(WRITE, transaction, *reads, log=LogSettings(writes=True), **headers)
+    lines = await logged(WRITE, transaction, *reads, log=LogSettings(writes=True), **AS_ROOT)
     put, txn = [line for line in lines if line["event"] == "write"]
     assert put["path"] == "/v1/kv/konto%2Fann" and put["keys"] == ["konto/ann"]
     assert txn["operations"] == 20 and txn["keys"] == [f"k{i}" for i in range(record.KEYS_MAX)]
