@@ -1,7 +1,8 @@
 """All replicas of a cluster as processes on this machine: start, status, stop.
 
 A replica is started as `python -m kvstore serve`, in its own session, so that Ctrl-C in a terminal reaches only the
-command that started it; its output is appended to `DIR/replicas/<id>/log`.
+command that started it; its output is appended to `DIR/replicas/<id>/log`, and a large one is `log.1` from the next start
+on.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from kvstore.process import Handle, PortBusy, check_port, is_here, running
 from multicast.types import ProcessId
 
 LOG_FILE = "log"
+LOG_BYTES_MAX = 16 * 1024 * 1024
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 KILL_GRACE_SECONDS = 10.0
@@ -142,6 +144,9 @@ def start(
     command += ["--insecure"] if insecure else []
     package_root = str(Path(__file__).resolve().parent.parent)
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(home / f"{LOG_FILE}.1")
     with open(path, "ab") as log:
         begin = log.tell()
         process = subprocess.Popen(

@@ -123,6 +123,22 @@ def test_a_stopped_replica_leaves_an_up_to_date_lmdb(stopped_afterwards: Path, s
     assert position == 2 and '"from_lmdb": 1' in recovered[1] and '"position": 1' in recovered[1]
 
 
+def test_a_log_that_has_become_large_is_put_aside_at_the_next_start(
+    stopped_afterwards: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_cluster(stopped_afterwards, 1, 1, "skeen")
+    log = config.replica_directory(stopped_afterwards, 0) / cluster.LOG_FILE
+    aside = log.with_name("log.1")
+    monkeypatch.setattr(cluster, "LOG_BYTES_MAX", 4000)
+    for size, goes in ((10, False), (5000, True), (6000, True)):
+        log.write_bytes(b"x" * size)
+        started = cluster.up(stopped_afterwards, said.append)
+        assert log.read_bytes().startswith(b"x" * size) is not goes and started[0].last_words()
+        assert (aside.stat().st_size if aside.exists() else 0) == (size if goes else 0)
+        cluster.down(stopped_afterwards, said.append)
+        reap(*started)
+
+
 def test_foreground_stops_what_it_started(stopped_afterwards: Path) -> None:
     directory = stopped_afterwards
     make_cluster(directory, 1, 1, "skeen")
