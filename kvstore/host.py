@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kvstore import changing, identity
 from kvstore.api.cluster import ClusterJson, LimitsJson
@@ -33,6 +34,7 @@ from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
+from multicast.disk import DiskFull
 from multicast.logs import structlog
 from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol, Overloaded
@@ -51,7 +53,7 @@ SWEEP_SECONDS = 15.0
 ROOM_SECONDS = 0.1
 """So often a replica looks how much room is left on its disk."""
 NO_SPACE_SECONDS = 1.0
-"""So long between two tries of a commit for which there is no room."""
+"""So long between two tries of what there is no room for."""
 COMMIT_POSITIONS = 10_000
 """After so many deliveries the position is committed though nothing else has changed: a restart replays from there."""
 
@@ -59,6 +61,7 @@ NOT_TAKEN = -1
 """Stands for the token of a request that was answered at once."""
 
 _log = structlog.get_logger("kvstore.host")
+_T = TypeVar("_T")
 
 
 class LiveReplica:
@@ -93,7 +96,7 @@ class LiveReplica:
         self._looking: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._renewal: asyncio.Task[None] | None = None
-        self._closed = True
+        self._closed, self._stopping = True, False
         self._open()
 
     def _open(self) -> None:
@@ -190,6 +193,7 @@ class LiveReplica:
 
     async def stop(self) -> None:
         """Flush, write the record of a good end, and bring LMDB up to date. Does what it can after a failure."""
+        self._stopping = True
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
         self._cancel_timers()
@@ -249,12 +253,13 @@ class LiveReplica:
             await asyncio.wait([self._commit])
         source = host.engine.snapshots.source
         if source is not None and host.engine.completed < chunk.position:
-            whole = await asyncio.to_thread(self._snapshots.seal, source, chunk.position, chunk.timestamp)
+            seal = partial(self._snapshots.seal, source, chunk.position, chunk.timestamp)
+            whole = await self._when_there_is_room(seal)
             what = "a snapshot is complete" if whole else "a snapshot is not what its digest says: dropped"
             _log.info(what, source=source, position=chunk.position, had=host.engine.completed)
         self._closed = True
         self._store.close()
-        await asyncio.to_thread(self._open)
+        await self._when_there_is_room(self._open)
         await self._begin()
 
     def _sweep(self) -> None:
@@ -358,7 +363,8 @@ class LiveReplica:
     def cut(self, version: Timestamp) -> Cut | None:
         found = None if self._host is None else self._store.cuts.find(version)
         if found is not None:
-            found.on_damage = partial(asyncio.get_running_loop().call_soon_threadsafe, self._fail)
+            loop = asyncio.get_running_loop()
+            found.on_damage = lambda error: loop.call_soon_threadsafe(self._fail, error)
         return found
 
     def failure(self) -> str:
@@ -451,15 +457,8 @@ class LiveReplica:
             self._on_flushed(self._flushed)
 
     async def _commit_frozen(self) -> None:
-        """A commit that fails ends the replica, for after an error of the device nobody knows what LMDB holds; one for
-        which there is no room waits for it."""
-        while True:
-            try:
-                await asyncio.to_thread(self._store.commit)
-                break
-            except NoSpace as error:
-                _log.warning("no room for a commit; waiting", error=str(error))
-                await asyncio.sleep(NO_SPACE_SECONDS)
+        """One that fails ends the replica, for after an error of the device nobody knows what LMDB holds."""
+        await self._when_there_is_room(self._store.commit)
         self._store.thawed()
         if self._host is not None:
             self._host.release(self._committed)
@@ -468,6 +467,17 @@ class LiveReplica:
             self._freeze()
             self._hold_if_full()
 
+    async def _when_there_is_room(self, work: Callable[[], _T]) -> _T:
+        """Do this in a thread, and as long as there is no room for it again, unless the replica is to stop."""
+        while True:
+            try:
+                return await asyncio.to_thread(work)
+            except (NoSpace, DiskFull) as error:
+                _log.warning("no room on the disk; waiting", error=str(error))
+            if self._stopping:
+                raise asyncio.CancelledError
+            await asyncio.sleep(NO_SPACE_SECONDS)
+
     async def _last_commit(self) -> None:
         """After the host has stopped, everything is flushed: commit what is left."""
         self._on_flushed(self._written)
@@ -475,10 +485,10 @@ class LiveReplica:
             await asyncio.wait([self._commit], timeout=self.config.limits.stop_deadline_ms / 1000)
         self._freeze()
         self._on_flushed(self._written)
-        if self._commit is not None:
-            _, late = await asyncio.wait([self._commit], timeout=self.config.limits.stop_deadline_ms / 1000)
-            if late:
-                self._commit.cancel()
+        if (commit := self._commit) is not None:
+            _, late = await asyncio.wait([commit], timeout=self.config.limits.stop_deadline_ms / 1000)
+            if late or commit.cancelled():
+                commit.cancel()
                 _log.warning("stopped without the last commit to LMDB; the journal has everything")
 
 

@@ -27,6 +27,7 @@ from kvstore.identity import claim
 from kvstore.logs import STANDARD_ERROR, set_up_logging
 from kvstore.process import PortBusy, ReplicaLock, check_port, is_loopback, keep_heap_compact, port_user
 from kvstore.settings import resolved
+from multicast.disk import NO_ROOM
 from multicast.logs import structlog
 from multicast.runtime.failpoints import Failpoints
 from multicast.types import ProcessId
@@ -97,7 +98,7 @@ def serve(
 
 def _without_room(error: OSError, directory: Path, replica_id: ProcessId) -> Exception:
     """At a start, before there is anybody who could wait for room: with a sentence."""
-    if error.errno != errno.ENOSPC:
+    if error.errno not in NO_ROOM:
         return error
     home = replica_directory(directory, replica_id)
     return ConfigError(f"{home}: no room is left on its disk, and to begin takes some: make room, then start it again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -42,6 +43,10 @@ class Disk(Protocol):
 
     def close(self) -> None:
         """Give the directory back. Nothing else may be called afterwards."""
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where no room is left, on the disk or for this user."""
 
 
 class DiskFull(OSError):

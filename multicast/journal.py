@@ -17,7 +17,6 @@ appending and syncing are one thread's.
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
@@ -26,7 +25,7 @@ from itertools import pairwise
 from typing import Any
 
 from multicast import records, segments
-from multicast.disk import Disk, DiskFull
+from multicast.disk import NO_ROOM, Disk, DiskFull
 from multicast.reader import Reader
 from multicast.records import FRAME_BYTES, HEADER_BYTES, REMEDY, Delivered, JournalError, SegmentHeader
 from multicast.segments import (
@@ -346,7 +345,7 @@ class Journal:
                 self._roll()
             self.disk.append(segment_name(self._segments[-1].number), data)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in NO_ROOM:
                 raise
             self._take_back()
             raise DiskFull(error.errno, error.strerror) from None

@@ -84,7 +84,7 @@ class Cut:
         self._floor = floor
         self._view = view
         self._layers = [layer.copy() for layer in layers]
-        self.on_damage: Callable[[StorageError], None] = lambda error: None
+        self.on_damage: Callable[[StorageError], object] = lambda error: None
         self._sorting = threading.Lock()
         """Who asks again may do so while the first answer is still made; a layer sorts its keys when they are read."""
 

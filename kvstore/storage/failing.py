@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-
 from kvstore.storage.backend import Backend, Changes, NoSpace, StorageError
+from multicast.disk import NO_ROOM
 from multicast.runtime.failpoints import COMMITTED, COMMITTING, Failpoints
 
 _PAGE_BYTES = 4096
@@ -29,7 +28,7 @@ class FailingBackend:
             self._failpoints.write(_PAGE_BYTES * sum(map(len, changes.tables.values())))
             self._failpoints.wait(faults.commit_ms, faults.commit_fails)
         except OSError as error:
-            kind = NoSpace if error.errno == errno.ENOSPC else StorageError
+            kind = NoSpace if error.errno in NO_ROOM else StorageError
             raise kind(f"{self.name}: the commit failed, nothing was changed: {error.strerror}") from None
         self._backend.apply(changes)
         self._failpoints.reached(COMMITTED)

@@ -16,6 +16,7 @@ takes the other's place with one row, in the transaction that empties that.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -206,7 +207,9 @@ class LmdbBackend:
         self._commit(lambda: self._apply(changes))
 
     def _commit(self, write: Callable[[], None]) -> None:
-        """One transaction, again in a larger map if this one is full."""
+        """One transaction, again in a larger map if this one is full. NoSpace may come of a sync, too, and may be tried
+        again all the same: that writes each page anew, and before its own sync nothing refers to them. (If LMDB could
+        not write the page that does, it takes no further transaction.)"""
         with self._write_lock:
             while True:
                 try:
@@ -217,7 +220,8 @@ class LmdbBackend:
                 except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
                     raise self._damaged(error) from None
                 except lmdb.Error as error:
-                    kind = NoSpace if isinstance(error, lmdb.DiskError) else StorageError
+                    full = isinstance(error, lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
+                    kind = NoSpace if full else StorageError
                     raise kind(f"{self.name}: the commit failed, nothing was changed: {error}") from None
 
     def _apply(self, changes: Changes) -> None:

@@ -4,7 +4,6 @@ segments of the journal, which go."""
 from __future__ import annotations
 
 import asyncio
-import errno
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from multicast import wire
 from multicast.batch import Batch
 from multicast.checkpoint import Checkpoint, Checkpoints
+from multicast.disk import NO_ROOM
 from multicast.engine import Engine
 from multicast.journal import Gone, Journal
 from multicast.logs import structlog
@@ -198,6 +198,6 @@ def _unless_full(work: Callable[[], _T]) -> _T | None:
     try:
         return work()
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in NO_ROOM:
             raise
         return None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,10 +18,11 @@ from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from kvstore.storage import snapshot
-from kvstore.storage.backend import MemoryBackend, ViewGone
+from kvstore.storage.backend import MemoryBackend, NoSpace, ViewGone
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import Store
 from multicast import checkpoint
+from multicast.disk import DiskFull
 from multicast.types import ZERO, Timestamp
 from multicast.wire import SnapshotRequest
 from tests.kvstore.live import executed, make_cluster
@@ -160,6 +163,55 @@ async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
         replicas[2] = LiveReplica(tmp_path, made, 2)
         assert replicas[2]._store.position == replicas[2]._journal.floor > 0
         await replicas[2].start()
+        await ready(replicas)
+        await same_state(replicas)
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("module", "step", "error"),
+    [
+        (LmdbBackend, "seal", NoSpace("no room")),
+        (snapshot, "install", DiskFull(errno.EDQUOT, "no room")),
+        (snapshot.Snapshots, "_take_over", NoSpace("no room")),
+    ],
+    ids=["seal", "journal", "state"],
+)
+async def test_a_snapshot_for_which_there_is_no_room_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, error: Exception
+) -> None:
+    """And who is to end does not wait."""
+    monkeypatch.setattr(host, "NO_SPACE_SECONDS", 0.01)
+    made = make_cluster(tmp_path, 1, 3, "white_box", commit_interval_ms=20)
+    replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
+    done = getattr(module, step)
+    tried: list[int] = []
+    room: list[bool] = []
+
+    def full(*given: Any) -> Any:
+        tried.append(1)
+        if not room:
+            raise error
+        return done(*given)
+
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await ready(replicas)
+        await replicas[2].stop()
+        await fill(replicas, 0)
+        await drop(replicas[:2])
+        lose_disk(replicas, tmp_path)
+        with monkeypatch.context() as planted:
+            planted.setattr(module, step, full)
+            await restart(replicas, tmp_path)
+            await eventually(lambda: len(tried) > 2, "it tries again")
+            await replicas[2].stop()
+            assert not replicas[2].failure()
+            room.append(True)
+            replicas[2] = LiveReplica(tmp_path, made, 2)
+            await replicas[2].start()
         await ready(replicas)
         await same_state(replicas)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from kvstore.api.model import KeyValue
 from kvstore.core.rows import encode_row
-from kvstore.storage.backend import DATA, IDS, META, TABLES, Changes, MemoryBackend, StorageError
+from kvstore.storage.backend import DATA, IDS, META, TABLES, Changes, MemoryBackend, NoSpace, StorageError
 from kvstore.storage.layers import SortedKeys
 from kvstore.storage.lmdb_backend import LmdbBackend
 from kvstore.storage.store import FORMAT_VERSION, Store, row_digest
@@ -344,18 +345,19 @@ def test_a_full_map_grows_and_nothing_is_lost(tmp_path):
     store.close()
 
 
-def test_a_failed_commit_can_be_repeated(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [lmdb.DiskError("No space left on device"), lmdb.Error(os.strerror(errno.EDQUOT))])
+def test_a_failed_commit_can_be_repeated(tmp_path, monkeypatch, error):
     backend = LmdbBackend(tmp_path, durability="os")
     store = Store.open(backend)
     store.write(b"k", b"v", Timestamp(1, 0))
     assert store.freeze(1)
 
     def full(changes):
-        raise lmdb.DiskError("No space left on device")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "_apply", full)
-        with pytest.raises(StorageError, match="No space left"):
+        with pytest.raises(NoSpace, match=str(error)):
             store.commit()
     assert store.get(b"k").value == b"v" and not store.freeze(2)
     store.commit()

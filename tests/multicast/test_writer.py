@@ -25,14 +25,14 @@ class Watched(SimulatedDisk):
     def __init__(self) -> None:
         super().__init__()
         self.by_loop: list[bool] = []
-        self.full = False
+        self.full = 0
         self.gate = threading.Event()
         self.gate.set()
 
     def append(self, name: str, data: bytes) -> None:
         super().append(name, data)
         if self.full:
-            raise OSError(errno.ENOSPC, "no room")
+            raise OSError(self.full, "no room")
 
     def sync(self, name: str) -> None:
         assert self.gate.wait(60)
@@ -188,18 +188,19 @@ async def test_after_a_failure_nothing_is_vouched_for(bench: Bench) -> None:
     assert bench.flushed == [1]
 
 
+@pytest.mark.parametrize("why", [errno.ENOSPC, errno.EDQUOT])
 async def test_on_a_full_disk_nothing_is_vouched_for_until_there_is_room(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, why: int
 ) -> None:
     monkeypatch.setattr(writer_module, "FULL_SECONDS", 0.001)
-    bench.disk.full = True
+    bench.disk.full = why
     bench.put()
     bench.writer.flush(idle=True)
     bench.put()
     bench.writer.flush(idle=True)
     await eventually(lambda: bench.writer.full)
     assert (bench.flushed, bench.failed) == ([1], [])
-    bench.disk.full = False
+    bench.disk.full = 0
     await eventually(lambda: bench.flushed[-1] == 3)
     assert not bench.writer.full and not bench.failed
     assert bench.journal.synced == bench.recorder.offset
@@ -207,7 +208,7 @@ async def test_on_a_full_disk_nothing_is_vouched_for_until_there_is_room(
 
 
 async def test_who_ends_does_not_wait_for_room(bench: Bench) -> None:
-    bench.disk.full = True
+    bench.disk.full = errno.ENOSPC
     bench.put()
     bench.writer.no_more_waiting()
     await bench.writer.close()
