@@ -1,4 +1,4 @@
-"""The command line: `python -m spark_etl --help`."""
+"""The command line: `python -m spark_etl --help`. Each command loads what it needs: Spark takes a second."""
 
 from __future__ import annotations
 
@@ -12,30 +12,18 @@ from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from rich.console import Console
 
-from spark_etl.bench import measure as benchmark
-from spark_etl.bench import rows
-from spark_etl.bench.inputs import Shape
-from spark_etl.blackbox import report as histories
-from spark_etl.blackbox.command import Request
-from spark_etl.blackbox.command import report as judge_files
-from spark_etl.blackbox.history import BadHistory
-from spark_etl.frames.relations import SHARDS_MAX
-from spark_etl.ingest.show import show as record_at
-from spark_etl.ingest.tables import Unreadable
-from spark_etl.page import histories as histories_page
-from spark_etl.prepare import prepare as keep_classes
 from spark_etl.report import Report, console, render, render_violation, to_json, visible
-from spark_etl.session import CannotStart
-from spark_etl.stages import Progress, Stages, write
-from spark_etl.watch import Round
+
+if TYPE_CHECKING:
+    from spark_etl.bench.rows import Rows
+    from spark_etl.stages import Progress, Stages
+    from spark_etl.watch import Round
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -90,7 +78,7 @@ def audit(
     python -m spark_etl audit run/first --quiet --json - | jq .verdict
     """
     with _stage("audit", quiet) as progress:
-        stages = Stages(run_dir, out, master, memory, progress)
+        stages = _stages(run_dir, out, master, memory, progress)
         report = stages.audit(expect_history=history)
         stages.publish(report, _file(json), html)
         terminal = _console(json, to_json(report))
@@ -135,7 +123,7 @@ def watch(
             stages.publish(found.report, _file(json), html)
 
     with _stage("watch", quiet) as progress:
-        stages = Stages(run_dir, out, master, memory, progress)
+        stages = _stages(run_dir, out, master, memory, progress)
         report = stages.watch(expect_history=history, every=every, rounds=rounds, told=told)
         if report is None:
             raise typer.Exit(2)
@@ -159,7 +147,7 @@ def extract(
     python -m spark_etl extract run/first --out tables
     """
     with _stage("extract", quiet) as progress:
-        print(Stages(run_dir, out, master, memory, progress).extract())
+        print(_stages(run_dir, out, master, memory, progress).extract())
 
 
 @app.command()
@@ -182,7 +170,7 @@ def check(
     python -m spark_etl check run/first --out tables
     """
     with _stage("check", quiet) as progress:
-        stages = Stages(run_dir, out, master, memory, progress)
+        stages = _stages(run_dir, out, master, memory, progress)
         result = stages.check(expect_history=history)
         stages.publish(result, _file(json), None, page=False)
         render(result, _console(json, to_json(result)))
@@ -199,7 +187,7 @@ def report(run_dir: RunDir, json: Json = None, html: Html = None, out: Out = Non
     python -m spark_etl report run/first --out tables --html page.html
     """
     with _stage("report", quiet) as progress:
-        stages = Stages(run_dir, out, "", "", progress)
+        stages = _stages(run_dir, out, "", "", progress)
         result = stages.last()
         stages.publish(result, _file(json), html)
         print(f"page: {stages.page(html)}\nverdict: {result.verdict}", file=_console(json, to_json(result)).file)
@@ -232,11 +220,17 @@ def check_history(
     python -m spark_etl check-history directory --quiet --json - | jq .summary
     """
     began = time.monotonic()
-    request = Request(
-        path=path, version_orders=version_orders, model=model, seconds=seconds, configurations=configurations,
-        master=master, memory=memory,
-    )  # fmt: skip
     with _stage("check-history", quiet) as progress:
+        from spark_etl.blackbox import report as histories
+        from spark_etl.blackbox.command import Request
+        from spark_etl.blackbox.command import report as judge_files
+        from spark_etl.page import histories as histories_page
+        from spark_etl.stages import write
+
+        request = Request(
+            path=path, version_orders=version_orders, model=model, seconds=seconds, configurations=configurations,
+            master=master, memory=memory,
+        )  # fmt: skip
         report = judge_files(request, progress, lambda: time.monotonic() - began)
         if (file := _file(json)) is not None:
             write(file, histories.to_json(report))
@@ -263,13 +257,23 @@ def prepare(quiet: Quiet = False) -> None:
     python -m spark_etl prepare
     """
     with _stage("prepare", quiet) as progress:
+        from spark_etl.prepare import prepare as keep_classes
+
         print(keep_classes(progress))
+
+
+def _a_number_of_shards(number: int) -> int:
+    from spark_etl.frames.relations import SHARDS_MAX
+
+    if number > SHARDS_MAX:
+        raise typer.BadParameter(f"at most {SHARDS_MAX}")
+    return number
 
 
 @app.command()
 def bench(
     transactions: Annotated[int, typer.Option(help="how many", min=1)] = 100_000,
-    shards: Annotated[int, typer.Option(help="each with a clock of its own", min=1, max=SHARDS_MAX)] = 8,
+    shards: Annotated[int, typer.Option(help="each with a clock of its own", min=1, callback=_a_number_of_shards)] = 8,
     replicas: Annotated[int, typer.Option(help="of each shard", min=1, max=9)] = 3,
     seed: Annotated[int, typer.Option(help="another one, another run")] = 1,
     hot: Annotated[float, typer.Option(help="the share of all operations that is on one key", min=0.0, max=1.0)] = 0.0,
@@ -289,6 +293,9 @@ def bench(
     python -m spark_etl bench --transactions 1000000 --stale
     """
     with _stage("bench", quiet) as progress:
+        from spark_etl.bench import measure as benchmark
+        from spark_etl.bench.inputs import Shape
+
         shape = Shape(transactions, shards, replicas, seed, hot, stale)
         result = benchmark.run(shape, directory, master, memory, progress)
         if json is not None:
@@ -318,12 +325,14 @@ def bench_table(
     python -m spark_etl bench-table --run run/first
     python -m spark_etl bench-table --transactions 5000000 --large 20000000 --best-of 3 --json bench.json
     """
-
-    def keep(found: rows.Rows) -> None:
-        if json is not None:
-            write(json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-
     with _stage("bench-table", quiet) as progress, tempfile.TemporaryDirectory(prefix="audit-bench-") as out:
+        from spark_etl.bench import rows
+        from spark_etl.stages import write
+
+        def keep(found: Rows) -> None:
+            if json is not None:
+                write(json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+
         try:
             known = rows.Rows([]) if json is None else rows.read(json)
         except ValueError as error:
@@ -350,6 +359,8 @@ def show(
     python -m spark_etl show run/first/history/bank.jsonl 7
     """
     with _stage("show", True):
+        from spark_etl.ingest.show import show as record_at
+
         _print_json(msgspec.json.encode(record_at(file, place)))
 
 
@@ -362,11 +373,19 @@ def json_schema(
     \b
     python -m spark_etl schema check-history
     """
-    kind: Any = Report if what is What.audit else histories.HistoriesReport
+    kind: Any = Report
+    if what is What.check_history:
+        from spark_etl.blackbox.report import HistoriesReport as kind
     _print_json(msgspec.json.encode(msgspec.json.schema(kind)))
 
 
 STANDARD_OUTPUT = Path("-")
+
+
+def _stages(*arguments: Any) -> Stages:
+    from spark_etl.stages import Stages
+
+    return Stages(*arguments)
 
 
 def _file(json: Path | None) -> Path | None:
@@ -399,15 +418,31 @@ def _stage(name: str, quiet: bool) -> Iterator[Progress]:
 
     try:
         yield progress
-    except (CannotStart, Unreadable, BadHistory, OSError) as error:
-        print(f"{name}: {visible(error)}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except (Py4JError, PySparkException) as error:
-        print(f"{name}: Spark failed: {_cause(str(error))}", file=sys.stderr)
-        raise typer.Exit(2) from None
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         raise typer.Exit(130) from None
+    except _sentences() as error:
+        print(f"{name}: {visible(error)}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except _failures_of_spark() as error:
+        print(f"{name}: Spark failed: {_cause(str(error))}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+def _sentences() -> tuple[type[Exception], ...]:
+    """Whose text is for people."""
+    from spark_etl.blackbox.history import BadHistory
+    from spark_etl.ingest.sources import Unreadable
+    from spark_etl.session import CannotStart
+
+    return CannotStart, Unreadable, BadHistory, OSError
+
+
+def _failures_of_spark() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException
 
 
 def _cause(text: str) -> str:

@@ -13,10 +13,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_etl.audit.runner import Audit
+from spark_etl.ingest.sources import Unreadable
 from spark_etl.ingest.tables import (
     SMALL_EXTRACTION_BYTES,
     Extraction,
-    Unreadable,
     alone,
     check_tables,
     extract,
@@ -35,7 +35,7 @@ REPORT, PAGE = "report.json", "report.html"
 
 
 class Stages:
-    """One run, and where its tables and reports are. All of it may raise tables.Unreadable, session.CannotStart."""
+    """One run, and where its tables and reports are. All of it may raise sources.Unreadable, session.CannotStart."""
 
     def __init__(self, run: Path, out: Path | None, master: str, memory: str, progress: Progress):
         self.run = run

@@ -17,11 +17,10 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from spark_etl.audit.runner import Audit
-from spark_etl.ingest.sources import find_segments
+from spark_etl.ingest.sources import Unreadable, find_segments
 from spark_etl.ingest.tables import (
     SMALL_EXTRACTION_BYTES,
     Manifest,
-    Unreadable,
     extract,
     load_manifest,
     total_bytes,

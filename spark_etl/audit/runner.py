@@ -87,7 +87,7 @@ class Audit(Case):
         return self.check_all(began)
 
     def check_all(self, began: float | None = None) -> Report:
-        """The checks, of what was extracted. tables.Unreadable."""
+        """The checks, of what was extracted. sources.Unreadable."""
         began = time.monotonic() if began is None else began
         try:
             self._open()

@@ -14,12 +14,12 @@ from kvstore.core import audit
 from multicast import records
 from multicast.records import FRAME_BYTES, HEADER_BYTES, Damage, JournalError, SegmentHeader
 from multicast.types import Timestamp
-from spark_etl.ingest.tables import Unreadable
+from spark_etl.ingest.sources import Unreadable
 
 
 def show(path: Path, place: int) -> dict[str, Any]:
     """The record that begins at byte `place` of a segment (`*.seg`), or line `place`, from 1, of anything else.
-    tables.Unreadable, a sentence, if there is none."""
+    sources.Unreadable, a sentence, if there is none."""
     if not path.is_file():
         raise Unreadable(f"{path}: there is no such file")
     return _record(path, place) if path.suffix == ".seg" else _line(path, place)

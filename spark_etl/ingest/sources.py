@@ -27,6 +27,10 @@ _CHUNK = 4 * 1024 * 1024
 _PLACE = re.compile(r"replicas/(\d+)/journal[-\d]*/journal-(\d{8})\.seg$")
 
 
+class Unreadable(Exception):
+    """There is nothing to work on; the text says what is missing, and what to do."""
+
+
 class SegmentFile(msgspec.Struct, frozen=True):
     """A journal segment to read. mark: the journal offset up to which its replica vouched, None if unknown. twin: where
     the archive has it, too; empty if it does not."""

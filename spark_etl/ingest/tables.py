@@ -36,6 +36,7 @@ from spark_etl.ingest.journals import Batches, SegmentParser, arrow_schema, unre
 from spark_etl.ingest.merging import merged
 from spark_etl.ingest.sources import (
     SegmentFile,
+    Unreadable,
     find_floors,
     find_histories,
     find_segments,
@@ -54,10 +55,6 @@ SMALL_EXTRACTION_BYTES = 64 * 1024 * 1024
 _NEVER = (0, 0, 0, 0)
 _CHUNK = 4 * 1024 * 1024
 _SMALL_TABLES = ("lives", "segments", "damage")
-
-
-class Unreadable(Exception):
-    """There is nothing to work on; the text says what is missing, and what to do."""
 
 
 class SourceState(msgspec.Struct):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import uuid
 from io import StringIO
 from pathlib import Path
@@ -27,6 +29,7 @@ from spark_etl.report import (
     render,
     render_violation,
 )
+from tests.house import ROOT
 from tests.spark_etl.runs import SEGMENT, bank_run, transaction_id
 
 
@@ -43,6 +46,16 @@ def test_a_directory_that_is_not_there(tmp_path: Path):
 def test_a_directory_without_journals(tmp_path: Path):
     code, output = run(tmp_path)
     assert code == 2 and output.count("\n") == 1 and "no journal" in output
+
+
+@pytest.mark.parametrize("command", [["schema"], ["show", "README.md", "1"], ["show", "nowhere", "1"]])
+def test_what_needs_no_spark_does_not_load_it(command: list[str]):
+    program = "import sys; from spark_etl.jobs import app; app({!r}, standalone_mode=False);"
+    told = "print({*sys.modules} & {'pyspark.sql.dataframe', 'scipy', 'numpy', 'pyarrow'}, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program.format(command) + told], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "set()"
 
 
 @pytest.mark.parametrize("says", [None, 'openjdk version "11.0.2"', 'java version "1.8.0_292"'])

@@ -15,7 +15,8 @@ import pytest
 from multicast.records import HEADER_BYTES
 from spark_etl import schemas
 from spark_etl.ingest import tables
-from spark_etl.ingest.tables import MANIFEST, Unreadable, check_tables, extract
+from spark_etl.ingest.sources import Unreadable
+from spark_etl.ingest.tables import MANIFEST, check_tables, extract
 from tests.spark_etl.runs import SEGMENT, Run, bank_run, write_mark
 
 
