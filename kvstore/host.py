@@ -25,7 +25,7 @@ from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, R
 from kvstore.core.replica import Replica
 from kvstore.core.rights import Rights
 from kvstore.core.signals import signals_for
-from kvstore.disk import open_disk
+from kvstore.disk import free_bytes, open_disk
 from kvstore.leaders import Leaders
 from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
 from kvstore.storage.backend import NoSpace
@@ -149,7 +149,7 @@ class LiveReplica:
         self._frozen = self._held = self._suspended = False
         self._committed = self._replica.position
         self._commit: asyncio.Task[None] | None = None
-        self._room = self._disk.free_bytes()
+        self._room = free_bytes(self._disk, self._home)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -404,7 +404,7 @@ class LiveReplica:
         room between the two marks is for what was begun, for deletions, and for the log."""
         assert self._host is not None
         self._looking = asyncio.get_running_loop().call_later(ROOM_SECONDS, self._look_for_room)
-        self._room = self._disk.free_bytes()
+        self._room = free_bytes(self._disk, self._home)
         suspended = self._room < self.config.limits.disk_stop_bytes or self._host.disk_is_full
         if suspended != self._suspended:
             self._suspended = suspended

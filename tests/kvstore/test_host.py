@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -127,6 +129,30 @@ async def test_a_full_disk_stops_its_replica_and_no_other_until_there_is_room(tm
         await eventually(lambda: leader.status()["completed"] == 1, "it has what it missed")
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+async def test_room_is_wanted_where_the_data_lies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_cluster(tmp_path, 1, 1, "white_box")
+    replica = host.LiveReplica(tmp_path, made, 0)
+    there = os.statvfs
+    left = [1 << 30]
+
+    def elsewhere(path: Path) -> object:
+        assert path == config.replica_directory(tmp_path, 0) / "data"
+        return SimpleNamespace(f_bavail=left[0] // there(path).f_frsize, f_frsize=there(path).f_frsize)
+
+    monkeypatch.setattr("kvstore.disk.os.statvfs", elsewhere)
+    try:
+        await replica.start()
+        assert isinstance(await executed(replica, replica.new_message_id(), PUT), Answered)
+        left[0] = 20 << 20
+        await eventually(lambda: replica.full() != "", "it sees that there is little room")
+        left[0] = 1 << 20
+        await eventually(lambda: "its disk is full" in replica.unready(), "it stands still")
+        left[0] = 1 << 30
+        await eventually(lambda: not replica.unready() and not replica.full(), "there is room again")
+    finally:
+        await replica.stop()
 
 
 async def test_who_leads_while_his_disk_hangs_makes_room_for_another_and_comes_back(
