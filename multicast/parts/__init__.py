@@ -16,6 +16,7 @@ Stamps and the order that follows from them
     history         what a snapshot holds of a protocol's state                  (white_box, primcast)
     window          which stamps of a message are too late to have effect        (white_box, primcast)
     accepts         who has accepted a message, ballot by ballot                 (white_box)
+    entries         which copy of a message is held under its id                 (white_box)
     stamps          a message's stamps, and when its final one is known          (primcast)
     group_clocks    what the members' clocks allow to conclude                   (primcast)
     sequence        T, the places of a group's proposed messages                 (primcast)

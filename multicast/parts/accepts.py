@@ -69,6 +69,7 @@ class Entry:
         """It is as somebody else, or the own disk, has it."""
         self.message, self.phase = state.message, state.phase
         self.local, self.final = state.local, state.final
+        self.position = 0
 
     def begin_anew(self) -> None:
         """In another reign. Line 44 must also clear `Delivered`: what was sent in this one is unknown in the next."""

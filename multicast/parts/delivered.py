@@ -9,10 +9,12 @@ until the watermark has passed the message's own timestamp (and its creation) by
 a window ids are known for ever.
 
 A copy that comes even later is stamped as if it were new. That stamp is beyond creation plus window, so if the message
-is delivered once more, it is delivered *expired*, without effect. Groups forget at slightly different times: one that
-still knows the message does not stamp it again but says so (`Known`); the other drops its new stamp and remembers the
-id for another two windows (`recall`). Should it have been delivered somewhere by then, in one group and not in another,
-that makes no difference: expired deliveries have no effect, and nothing waits for them.
+is delivered once more, it is delivered *expired*, without effect. Groups forget at slightly different times, and so do
+the processes of a group. What becomes of a copy that some still know is the protocol's: in one group all must deliver
+it, or nobody, however few know what, and whoever leads next (parts.entries, parts.copies, parts.sequence). Between
+groups it makes no difference: expired deliveries have no effect, and nothing waits for them. Where a group has no more
+than one process, one that still knows the message says so (`Known`), and the other drops its new stamp and remembers
+the id for another two windows (`recall`).
 
 Lost disks. A process that loses its disk has told what it does not hold any more, and its group may go on without what
 it alone had delivered. Either it must have that again before it is a member again (parts.reminders), or, `by_quorum`, a

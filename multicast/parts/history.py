@@ -27,7 +27,8 @@ Views = Callable[[int], Iterable[tuple[bytes, bytes]]]
 class History(Generic[E]):
     """See `multicast.protocol.History`. entries: all that are not settled, kept under `prefix` + id. encode(entry): the
     value under which a process puts one that was delivered, alike at all. views(position): what was put of the group's
-    views up to that delivery."""
+    views up to that delivery. is_later(value, delivered): whether an entry that was put is a copy which was stamped
+    when that delivery was forgotten (parts.delivered)."""
 
     def __init__(
         self,
@@ -36,12 +37,14 @@ class History(Generic[E]):
         prefix: bytes,
         encode: Callable[[E], bytes],
         views: Views,
+        is_later: Callable[[bytes, Timestamp], bool],
     ):
         self._log = log
         self._views = views
         self._entries = entries
         self._prefix = prefix
         self._encode = encode
+        self._is_later = is_later
 
     def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
         yield from self._log.given(position, timestamp)
@@ -54,9 +57,14 @@ class History(Generic[E]):
         self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
     ) -> Mapping[bytes, bytes | None]:
         """What was accepted here and delivered there is as it is there; a later start sees by its id that it was. What
-        was delivered here after `position` stays."""
+        was delivered here after `position` stays, and so does a later copy."""
         later = {
             key for key, value in own.items()
             if key[:1] in (KNOWN_PREFIX, LAST_KEY) and delivered_at(value)[1] > position
         }  # fmt: skip
-        return {k: value for k, value in given.items() if k not in later and KNOWN_PREFIX + k[1:] not in later}
+        taken = {k: value for k, value in given.items() if k not in later and KNOWN_PREFIX + k[1:] not in later}
+        for key in [key for key in taken if key[:1] == self._prefix and key in own]:
+            known = given.get(KNOWN_PREFIX + key[1:])
+            if known is not None and self._is_later(own[key], delivered_at(known)[0]):
+                del taken[key]
+        return taken

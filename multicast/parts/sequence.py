@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog, delivered_at
+from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog
 from multicast.parts.history import History, Views
 from multicast.parts.portions import Assembly, Portion, split
 from multicast.parts.stamps import Entry, EntryState, HasQuorum, Stamp
@@ -222,8 +222,12 @@ class SequenceHistory(History[Entry]):
     it drops; and nobody who has its T delivers beyond that without these deliveries (`reach`)."""
 
     def __init__(self, log: DeliveredLog, t: Sequence, window: Window, views: Views):
-        super().__init__(log, t.entries, _ENTRY_PREFIX, _encode_delivered, views)
+        super().__init__(log, t.entries, _ENTRY_PREFIX, _encode_delivered, views, self._is_copy_after)
         self._window = window
+
+    def _is_copy_after(self, value: bytes, delivered: Timestamp) -> bool:
+        state = _decode(value)
+        return self._window.is_new_copy(state.message.id, state.ts, delivered)
 
     def taken(
         self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
@@ -233,10 +237,8 @@ class SequenceHistory(History[Entry]):
         for key, value in own.items():
             if key[:1] != _ENTRY_PREFIX:
                 continue
-            state, known = _decode(value), given.get(KNOWN_PREFIX + key[1:])
-            if known is not None and self._window.is_new_copy(state.ts, delivered_at(known)[0]):
-                taken.pop(key, None)
-            elif known is None and KNOWN_PREFIX + key[1:] not in own and state.ts < forgotten:
+            known = KNOWN_PREFIX + key[1:]
+            if known not in given and known not in own and _decode(value).ts < forgotten:
                 taken[key] = None
         clock, length, reach = decode_state(own[STATE_KEY]) if STATE_KEY in own else (0, 0, 0)
         taken[STATE_KEY] = encode_state((max(clock, timestamp.time), length, max(reach, position)))

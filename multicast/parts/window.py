@@ -24,6 +24,6 @@ class Window:
         """The groups whose stamps make the final timestamp where that of `group`, one's own, is `ts`."""
         return message.destinations if ts <= self.limit(message.id) else (group,)
 
-    def is_new_copy(self, ts: int, final: Timestamp) -> bool:
-        """Whether a stamp of the own group is from after it forgot the delivery at `final`."""
-        return self.us > 0 and ts > final.time + 2 * self.us
+    def is_new_copy(self, message_id: MessageId, ts: int, final: Timestamp) -> bool:
+        """Whether a group that stamps this message so has forgotten its delivery at `final` (parts.delivered)."""
+        return self.us > 0 and ts > max(final.time, created_us(message_id)) + 2 * self.us

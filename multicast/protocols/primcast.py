@@ -516,7 +516,7 @@ class PrimCast(MulticastProtocol):
     ) -> None:
         entry = self.entries.get(message.id)
         self.clock.advance(timestamp.time)
-        if entry is not None and not entry.position and self.window.is_new_copy(entry.ts, timestamp):
+        if entry is not None and not entry.position and self.window.is_new_copy(entry.id, entry.ts, timestamp):
             groups = self.window.needs(message, timestamp.time, self.group)
             self.log.add(message.id, groups, timestamp, out)  # T has a later copy
             self.leadership.delivered(message, out)
@@ -539,7 +539,7 @@ class PrimCast(MulticastProtocol):
     def _delivered_as(self, message_id: MessageId, ts: int) -> int:
         """Where the message of this stamp was delivered here, as far as this process can still know, or 0."""
         known = self.log.known(message_id)
-        return known[1] if known is not None and not self.window.is_new_copy(ts, known[0]) else 0
+        return known[1] if known is not None and not self.window.is_new_copy(message_id, ts, known[0]) else 0
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it; or
@@ -547,7 +547,7 @@ class PrimCast(MulticastProtocol):
         self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
         group = self.topology.group_of[sender]
-        if entry is None or entry.position or self.window.is_new_copy(entry.ts, known.final):
+        if entry is None or entry.position or self.window.is_new_copy(entry.id, entry.ts, known.final):
             return
         if group != self.group and entry.message is not None and known.final > self.log.timestamp:
             self.clock.advance(known.final.time)

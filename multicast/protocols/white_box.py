@@ -33,8 +33,10 @@ Deviations from the figures, with reasons:
 5. Lines 32-34 have a leader repeat what stays uncommitted as a whole to everybody. Under load that repeats what merely
    waits, and makes it wait longer. Here a leader tells its stamps again, many in a message and not too often
    (parts.retries), to those whose acknowledgements it lacks and to the leaders, and asks for theirs; leaders answer
-   with their own stamps to all who need them, and who lacks a payload asks for it. The sender asks too
-   (parts.submissions), until it knows of the delivery. A Multicast that repeats what its leader holds changes nothing.
+   with their own stamps to all who need them, and who lacks a payload asks for it. A leader that has the payload and
+   no stamp gives it one when another leader asks: the sender may be gone, and all above the other's stamp waits. The
+   sender asks too (parts.submissions), until it knows of the delivery. A Multicast that repeats what its leader holds
+   changes nothing.
 6. DELIVER and heartbeats carry the group's dense position. A process that finds a gap fetches the missing deliveries
    from a peer's journal (the host's catch-up) instead of skipping them, and a candidate delivers all that any of its
    quorum has delivered before it computes its state.
@@ -42,10 +44,11 @@ Deviations from the figures, with reasons:
    Then m's entry goes; its id is remembered. Safe, because every later leader of any of these groups has, from its
    quorum, a voter that delivered m, and by 6 delivers m itself before it leads; it then recognises m by its id.
    Copies of m in ACCEPT_ACK, NEWLEADER_ACK and NEW_STATE are ignored; MULTICAST and ACCEPT are answered with Known. A
-   leader that holds m as pending nevertheless has either forgotten m's id, and delivered beyond m (parts.delivered),
-   or is deposed and does not know it yet: then it must not act on the word of others about m's place, having missed
-   what its group delivered since. A late copy that it drops its followers may still have as accepted; a later leader
-   that gets it from them, and has delivered beyond the timestamp with which it is committed, drops it again.
+   leader that holds m as pending nevertheless is deposed and does not know it yet: then it must not act on the word of
+   others about m's place, having missed what its group delivered since; or it drops m. What it drops its followers may
+   still have as accepted; a later leader that gets it from them, and has delivered beyond the timestamp with which it
+   is committed, drops it again. A copy that is stamped when m's id was forgotten is a message of its own, which nobody
+   refuses (parts.entries): who knows m only as delivered would else take from its group what a leader has delivered.
 8. The clock never goes down at one process, also where line 61 would allow it.
 9. Only the own leader's ACCEPT carries the payload.
 10. Crash-recovery: promises, states and acknowledgements are durable before they are told; a process counts its own
@@ -78,6 +81,7 @@ from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Join
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Watermark
+from multicast.parts.entries import Entries
 from multicast.parts.history import History
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
@@ -188,22 +192,23 @@ class WhiteBox(MulticastProtocol):
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.clock = Clock(self.options.clock)
-        self.entries: dict[MessageId, Entry] = {}
         self.log = DeliveredLog(self_id, self.topology, self.options.stability_us, self.options.dedup_window_us, True)
+        self.entries = Entries(self.log, Window(self.options.dedup_window_us))
         self.leadership: Leadership[NewLeaderAck, NewState] = Leadership(
             self, self.log, self_id, self.topology, self.options, rng
         )
-        self.history = History(self.log, self.entries, _ENTRY_PREFIX, Entry.encode, self.leadership.views_given)
         self.election: election.Election[NewLeaderAck] = self.leadership.election
         self.leaders = self.leadership.leaders
-        self.window = Window(self.options.dedup_window_us)
+        self.history = History(
+            self.log, self.entries, _ENTRY_PREFIX, Entry.encode, self.leadership.views_given, self.entries.put_later
+        )
         self.quorums = Quorums(self_id, self.topology, self.options.leaders_in_quorum)
         self._queue = PendingQueue()
         self._announced = 0
         self._taken_over: list[MessageId] = []
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
-            self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
+            self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self.entries.delivered_at,
             lacks=self._is_unstamped, take=self._on_copy, payload=self._payload, refers=self._refers,
             resent=self._on_resent,
         )  # fmt: skip
@@ -227,8 +232,8 @@ class WhiteBox(MulticastProtocol):
         values = saved.values
         for key, value in values.items():
             if key[:1] == _ENTRY_PREFIX:
-                self._load(accepts.decode_entry(value), now)
-        self.log.restore(values, saved.position, self._destinations)
+                self.entries.load(accepts.decode_entry(value), now)
+        self.log.restore(values, saved.position, self.entries.destinations)
         for entry in self.entries.values():
             known = self.log.known(entry.id)
             if known is not None and entry.local is not None and entry.local <= known[0]:
@@ -237,17 +242,6 @@ class WhiteBox(MulticastProtocol):
         self.clock.advance(self.log.timestamp.time)
         self._deadlines.by("sweep", now)
         self.leadership.start(saved, now, out)
-
-    def _load(self, state: EntryState, now: int) -> Entry:
-        entry = self.entries[state.message.id] = Entry(state.message.id, now)
-        entry.take(state)
-        return entry
-
-    def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
-        entry = self.entries.get(message_id)
-        if entry is None or entry.message is None or (entry.local is not None and entry.local > delivered_at):
-            return None
-        return entry.message.destinations
 
     def _save_entry(self, entry: Entry, out: Outbox) -> None:
         assert entry.message is not None
@@ -274,7 +268,7 @@ class WhiteBox(MulticastProtocol):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
         if self._refers(sender, out):
             return
-        if (delivered := self._delivered_at(message.id)) is not None:
+        if (delivered := self.entries.delivered_at(message.id)) is not None:
             out.send((sender,), Known(message.id, delivered))
             return
         entry = self.entries.get(message.id)
@@ -302,26 +296,15 @@ class WhiteBox(MulticastProtocol):
             out.send((sender,), LeaderIs(joined))
         return True
 
-    def _delivered_at(self, message_id: MessageId) -> Timestamp | None:
-        """When this process delivered a message of which it has no later copy."""
-        entry, known = self.entries.get(message_id), self.log.known(message_id)
-        return known[0] if known is not None and (entry is None or entry.position) else None
-
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
         """Lines 10-16."""
         if self.topology.group_of[sender] != accept.group or accept.ballot.leader != sender:
             raise PeerError(f"an ACCEPT for group {accept.group} from process {sender}")
-        entry = self.entries.get(accept.id)
-        if entry is None:
-            if (known := self.log.known(accept.id)) is not None:
-                out.send((sender,), Known(accept.id, known[0]))
-                return
-            entry = self.entries[accept.id] = Entry(accept.id, now)
+        entry = self.entries.of_stamp(accept.id, accept.local, accept.group == self.group, now)
+        if not isinstance(entry, Entry):
+            out.send((sender,), Known(accept.id, entry))
+            return
         if accept.group == self.group:
-            if entry.phase == COMMITTED and entry.local != accept.local and self.options.dedup_window_us:
-                assert entry.final is not None
-                out.send((sender,), Known(accept.id, entry.final))  # the leader has forgotten it, this process not yet
-                return
             self.leadership.hear(sender, accept.ballot, now, out)
             if entry.message is None:
                 if accept.message is None or self.group not in accept.message.destinations:
@@ -378,7 +361,7 @@ class WhiteBox(MulticastProtocol):
                 entry.phase = COMMITTED
                 entry.acks.clear()
                 self._retries.discard(message_id)
-                if self._is_dropped_copy(entry):
+                if self.entries.is_dropped_copy(entry):
                     self._drop_copy(message_id, entry.final, out)
                 else:
                     self._queue.commit(message_id, entry.final)
@@ -430,6 +413,8 @@ class WhiteBox(MulticastProtocol):
         entry = self.entries.get(deliver.id)
         if deliver.position != self.log.position + 1 or entry is None or entry.message is None:
             return False
+        if self.entries.is_copy_after(entry, deliver.final):
+            return False
         saved = entry.phase >= ACCEPTED and entry.local == deliver.local
         entry.phase, entry.local, entry.final = COMMITTED, deliver.local, deliver.final
         if not saved:
@@ -475,17 +460,20 @@ class WhiteBox(MulticastProtocol):
         local = Timestamp.decode(note)
         if self.election.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
             self.election.step_down(now)  # somebody leads a later ballot
-        if entry.phase != COMMITTED or entry.final != timestamp:
-            entry.begin_anew()  # should it hold an earlier copy
-            entry.message, entry.phase = message, COMMITTED
-            entry.local, entry.final = local, timestamp
-            self._save_entry(entry, out)
-        self._queue.remove(message.id)
         self.clock.advance(timestamp.time)
-        self._delivered(entry, out)
-        if entry.position != position:
-            raise AssertionError(f"installed delivery {position} as {entry.position}")
-        if self.election.state is LEADER and not entry.sent:
+        if self.entries.is_copy_after(entry, timestamp):
+            self.log.add(message.id, message.destinations, timestamp, out)
+            self.leadership.delivered(message, out)
+        else:
+            if entry.phase != COMMITTED or entry.final != timestamp:
+                entry.begin_anew()  # should it hold an earlier copy
+                entry.take(EntryState(message, COMMITTED, local, timestamp))
+                self._save_entry(entry, out)
+            self._queue.remove(message.id)
+            self._delivered(entry, out)
+        if self.log.position != position:
+            raise AssertionError(f"installed delivery {position} as {self.log.position}")
+        if self.election.state is LEADER and entry.position and not entry.sent:
             self._announced = position
             self._send_deliver(entry, position, out)
         while (early := self._early.pop(self.log.position + 1, None)) is not None:
@@ -519,15 +507,22 @@ class WhiteBox(MulticastProtocol):
         lacked: list[MessageId] = []
         answers: dict[tuple[GroupId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id, local in message.stamps:
-            entry = self.entries.get(message_id)
-            if self._lacks(entry, message_id) and (own or self.election.state is LEADER):
+            entry = self.entries.of_stamp(message_id, local, own, now)
+            if not isinstance(entry, Entry):
+                out.send((sender,), Known(message_id, entry))
+                continue
+            if entry.message is None and (own or self.election.state is LEADER):
                 lacked.append(message_id)
                 if own:
                     continue
-            if entry is not None and entry.message is not None and self.group not in entry.message.destinations:
+            if entry.message is not None and self.group not in entry.message.destinations:
                 raise PeerError("a stamp of a message that is not for this group")
             self._on_accept(sender, Accept(message_id, message.group, message.ballot, local, None), now, out)
-            if entry is not None and entry.message is not None and entry.phase != START and entry.local is not None:
+            if entry.message is None:
+                continue
+            if entry.phase == START and message.ask and self.election.state is LEADER:
+                self._on_multicast(sender, Multicast(entry.message), now, out)  # its sender may be gone
+            elif entry.phase != START and entry.local is not None:
                 answers.setdefault(entry.message.destinations, []).append((message_id, entry.local))
         if lacked:
             out.send((sender,), Lacked(lacked))
@@ -535,10 +530,6 @@ class WhiteBox(MulticastProtocol):
             self.election.tell_view((sender,), out)
             for groups, stamps in answers.items():
                 out.send(self.topology.members(groups), Stamps(self.group, self.leadership.joined, stamps, False))
-
-    def _lacks(self, entry: Entry | None, message_id: MessageId) -> bool:
-        """Whether this process needs the payload of a message."""
-        return entry.message is None if entry is not None else self.log.known(message_id) is None
 
     def _is_unstamped(self, message_id: MessageId) -> bool:
         entry = self.entries.get(message_id)
@@ -573,12 +564,14 @@ class WhiteBox(MulticastProtocol):
             entry.message = message
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
-        """Deviation 7: the sender of a message need not repeat it, and a leader that has forgotten a message and
-        stamped a late copy of it drops that. A leader that has not delivered so far yet asks its own group: one that
+        """Deviation 7: the sender of a message need not repeat it, and a leader that holds it as pending drops it. A
+        leader that has not delivered so far yet asks its own group: one that
         voted for it may have delivered m since, from a peer's journal, and other groups have settled m by now."""
         self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
         if self.election.state is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
+            return
+        if self.entries.is_copy_after(entry, known.final):
             return
         if known.final > self.log.timestamp:
             if self.election.others:
@@ -591,12 +584,6 @@ class WhiteBox(MulticastProtocol):
         self._queue.remove(message_id)
         self._drop([message_id], out)
         self.log.recall(message_id, final, out)
-
-    def _is_dropped_copy(self, entry: Entry) -> bool:
-        """An earlier leader dropped this late copy, as `_on_known` says, and the group delivered beyond it; this one
-        had it from a follower. (Was it delivered, this leader had delivered it in its place.)"""
-        assert entry.final is not None
-        return entry.final.time > self.window.limit(entry.id) and entry.final <= self.log.timestamp
 
     def leaders_changed(self, now: int) -> None:
         """Ask again about what waits."""
@@ -625,10 +612,10 @@ class WhiteBox(MulticastProtocol):
         chosen: dict[MessageId, EntryState] = {}
         for _, vote in sorted(votes.items()):
             for state in vote.entries:
-                if state.phase == COMMITTED:
-                    chosen[state.message.id] = state
-                elif vote.joined == latest:
-                    chosen.setdefault(state.message.id, state)
+                if state.phase == COMMITTED or vote.joined == latest:
+                    other = chosen.get(state.message.id)
+                    if other is None or self.entries.outranks(state, other):
+                        chosen[state.message.id] = state
         clock = max(vote.clock for vote in votes.values())
         return NewState(self.election.promised, self.log.position, list(chosen.values()), clock)
 
@@ -639,9 +626,9 @@ class WhiteBox(MulticastProtocol):
         for message_id, entry in list(self.entries.items()):
             taken = given.pop(message_id, None)
             entry.begin_anew()
-            if entry.position:
+            if entry.position and not self.entries.replaces(taken, entry):
                 continue
-            if taken is not None and not self._is_past(taken):
+            if taken is not None and not self.entries.is_past(taken):
                 entry.take(taken)
                 self._save_entry(entry, out)
             else:
@@ -649,27 +636,12 @@ class WhiteBox(MulticastProtocol):
                     out.delete(_ENTRY_PREFIX + message_id)
                 entry.phase, entry.local, entry.final = START, None, None
         for taken in given.values():
-            if not self._is_past(taken):
-                self._save_entry(self._load(taken, now), out)
+            if not self.entries.is_past(taken):
+                self._save_entry(self.entries.load(taken, now), out)
         self._queue = PendingQueue()
         self._retries.clear()
         self._early.clear()
         self.clock.save(out)
-
-    def _is_past(self, state: EntryState) -> bool:
-        """Whether this process has delivered the message already, although it holds no entry for it any more.
-
-        An accepted stamp below the last delivery proves nothing: the message's final timestamp may still be above. Only
-        for an id so old that this process may have forgotten it, the stamp decides; should the message not have been
-        delivered after all, its window is over: stamped anew it is delivered expired, as it would have been anyway."""
-        if state.phase == COMMITTED:
-            return state.final is None or state.final <= self.log.timestamp
-        known = self.log.known(state.message.id)
-        if known is not None:
-            return state.local <= known[0]
-        if len(state.message.destinations) == 1:
-            return state.local <= self.log.timestamp  # its final timestamp
-        return state.local <= self.log.timestamp and self.log.may_have_forgotten(state.message.id, state.local)
 
     def accepted(self, out: Outbox) -> Joined:
         """Line 62."""
@@ -733,11 +705,15 @@ class WhiteBox(MulticastProtocol):
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 
     def on_durable(self, position: int, now: int, out: Outbox) -> None:
-        self._drop(self.log.durable(position, out), out)
+        self._settled(self.log.durable(position, out), out)
 
     def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
         told.ask = told.ask and self.is_member()
-        self._drop(self.log.on_watermark(sender, told, out), out)
+        self._settled(self.log.on_watermark(sender, told, out), out)
+
+    def _settled(self, ids: list[MessageId], out: Outbox) -> None:
+        """Nobody needs them any more, but perhaps a later copy."""
+        self._drop([i for i in ids if (entry := self.entries.get(i)) is None or entry.position], out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         for message_id in settled:
@@ -759,7 +735,7 @@ class WhiteBox(MulticastProtocol):
         before = now - period
         old = [e for e in self.entries.values() if e.seen_at < before and not e.position]
         follows = self.election.state is FOLLOWER
-        dropped = [e.id for e in old if follows and e.phase == ACCEPTED and self._is_past(e.state())]
+        dropped = [e.id for e in old if follows and e.phase == ACCEPTED and self.entries.is_past(e.state())]
         self._drop([e.id for e in old if e.phase == START] + dropped, out)
         return now + period
 

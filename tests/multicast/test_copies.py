@@ -59,7 +59,7 @@ def test_white_box_drops_a_copy_again_that_an_earlier_leader_dropped_when_the_gr
         world._run(p)
     world.settle()
     engine = world.engines[0]
-    engine.receive(3, engine.codec.encode(0, Known(copy.id, Timestamp(world.now - 3 * SECOND, 1))))
+    engine.receive(3, engine.codec.encode(0, Known(copy.id, Timestamp(world.now - SECOND, 1))))
     world._run(0)
     world.advance(SECOND // 2)
     later = world.submit(0, 0)

@@ -104,8 +104,8 @@ def test_a_message_of_which_there_is_a_later_copy_is_settled() -> None:
     message = AppMessage(bytes(16), (0, 1), b"", 0)
     entry = process.entries[message.id] = Entry(message.id, NOW)
     entry.message, entry.local = message, Timestamp(50, 0)
-    assert process._destinations(message.id, Timestamp(49, 1)) is None
-    assert process._destinations(message.id, Timestamp(50, 1)) == (0, 1)
+    assert process.entries.destinations(message.id, Timestamp(49, 1)) is None
+    assert process.entries.destinations(message.id, Timestamp(50, 1)) == (0, 1)
 
 
 def test_who_knows_a_later_view_does_not_win_in_an_earlier_one() -> None:
@@ -240,8 +240,10 @@ def _message(*groups: int) -> AppMessage:
 def test_a_stamp_is_in_time_for_one_window_and_a_later_copys_after_two() -> None:
     window = Window(WINDOW_US)
     assert window.limit(new_message_id(NOW, 1)) == NOW + WINDOW_US
-    assert not window.is_new_copy(NOW + 2 * WINDOW_US, Timestamp(NOW, 0))
-    assert window.is_new_copy(NOW + 2 * WINDOW_US + 1, Timestamp(NOW, 0))
+    made, ahead = new_message_id(NOW, 1), new_message_id(NOW + 5_000, 1)
+    assert not window.is_new_copy(made, NOW + 2 * WINDOW_US, Timestamp(NOW, 0))
+    assert window.is_new_copy(made, NOW + 2 * WINDOW_US + 1, Timestamp(NOW, 0))
+    assert not window.is_new_copy(ahead, NOW + 2 * WINDOW_US + 1, Timestamp(NOW, 0)), "so an id is remembered"
 
 
 def test_what_another_group_says_to_have_delivered_is_put() -> None:
@@ -284,11 +286,11 @@ def test_what_was_delivered_before_a_later_copy_was_stamped_is_not_that_copy() -
 def test_what_was_delivered_or_dropped_is_not_taken_over() -> None:
     process, message = _late(WhiteBox), _message(0)
     process.log.timestamp = Timestamp(NOW + 3 * WINDOW_US, 0)
-    assert process._is_past(EntryState(message, 2, Timestamp(NOW, 0), None))
-    assert not process._is_past(EntryState(message, 2, Timestamp(NOW + 4 * WINDOW_US, 0), None))
+    assert process.entries.is_past(EntryState(message, 2, Timestamp(NOW, 0), None))
+    assert not process.entries.is_past(EntryState(message, 2, Timestamp(NOW + 4 * WINDOW_US, 0), None))
     entry = Entry(message.id, NOW)
     entry.final = Timestamp(NOW + 2 * WINDOW_US, 0)
-    assert process._is_dropped_copy(entry)
+    assert process.entries.is_dropped_copy(entry)
 
 
 # -- PrimCast ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,17 @@ from multicast.parts.stamps import Entry, Stamp
 from multicast.parts.submissions import Copies
 from multicast.parts.window import Window
 from multicast.protocol import Outbox
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, new_message_id
+from multicast.types import (
+    AppMessage,
+    Ballot,
+    GroupId,
+    MessageId,
+    ProcessId,
+    Timestamp,
+    Topology,
+    created_us,
+    new_message_id,
+)
 
 FIRST, SECOND = Ballot(1, 0), Ballot(2, 1)
 
@@ -153,24 +163,25 @@ def test_a_snapshot_brings_what_was_delivered_and_leaves_what_may_still_be() -> 
     window, out = Window(100), Outbox()
     delivered, again, pending, forgotten = range(4)
     own, there = Sequence(0, two, 10), Sequence(0, two, 10)
-    stamps = {delivered: 5_000, again: 5_000, pending: 5_000, forgotten: 4_000}
+    base = created_us(message(0).id)
+    stamps = {delivered: base + 5_000, again: base + 5_000, pending: base + 5_000, forgotten: base + 4_000}
     for number, ts in stamps.items():
         made = own.pending(message(0, number=number).id, 0)
         made.take(message(0, number=number))
         own.place(made, Stamp(made.id, number, ts, FIRST), out)
     mine = {key: value for key, value, _ in out.changes if value is not None}
     log = DeliveredLog(3, Topology.grid(2, 3), 1, window.us)
-    for number, ts in ((again, 4_700), (delivered, 5_000)):
+    for number, ts in ((again, base + 4_700), (delivered, base + 5_000)):
         made = there.install(message(0, number=number), FIRST, ts, 0, Outbox())
         made.delivered(Timestamp(ts, 0), log.add(made.id, (0,), Timestamp(ts, 0), Outbox()))
     history = SequenceHistory(log, there, window, lambda position: ())
-    told = dict(history.given(2, Timestamp(5_000, 0)))
-    taken = history.taken({**mine, b"c": encode_state((4_000, 4, 0))}, told, 2, Timestamp(5_000, 0))
+    told = dict(history.given(2, Timestamp(base + 5_000, 0)))
+    taken = history.taken({**mine, b"c": encode_state((base + 4_000, 4, 0))}, told, 2, Timestamp(base + 5_000, 0))
     keys = {number: b"m" + message(0, number=number).id for number in stamps}
     assert taken[keys[delivered]] == told[keys[delivered]] != mine[keys[delivered]]
     assert keys[again] in told and keys[again] not in taken and keys[pending] not in taken
     assert taken[keys[forgotten]] is None
-    assert decode_state(taken[b"c"]) == (5_000, 4, 2), "nothing below is stamped, and what the places lack is installed"
+    assert decode_state(taken[b"c"]) == (base + 5_000, 4, 2), "nothing below is stamped, all else installed"
 
 
 # -- acknowledgements of vectors ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from multicast.parts.channels import Channels
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.election import Election
+from multicast.parts.entries import Entries
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.leadership import Leadership
 from multicast.parts.learner import RemoteLearner
@@ -89,7 +90,7 @@ class AdvancesOneShort(PrimCast):
     """A clock that is to pass a stamp may give just that."""
 
 
-@rewrite("is_new_copy", "final.time + 2 * self.us", "final.time", part=Window)
+@rewrite("is_new_copy", "created_us(message_id)) + 2 * self.us", "created_us(message_id))", part=Window)
 class NewCopyAtOnce(PrimCast):
     """A stamp that is above the delivery counts as a later copy's."""
 
@@ -112,13 +113,13 @@ class CreatedAheadForgotten(WhiteBox):
 # -- White-Box --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_is_dropped_copy",
-         "entry.final.time > self.window.limit(entry.id) and entry.final <= self.log.timestamp", "False")  # fmt: skip
+@rewrite("is_dropped_copy", "entry.final.time > self._window.limit(entry.id) and entry.final <= self._log.timestamp",
+         "False", part=Entries)  # fmt: skip
 class DroppedCopyDelivered(WhiteBox):
     """A late copy that an earlier leader has dropped is delivered after all."""
 
 
-@rewrite("_is_past", "return state.local <= self.log.timestamp  # its final timestamp", "return False")
+@rewrite("is_past", "return state.local <= log.timestamp  # its final timestamp", "return False", part=Entries)
 class LocalTakenBack(WhiteBox):
     """A local message that is settled and forgotten is taken over from a state."""
 

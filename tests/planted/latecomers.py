@@ -170,19 +170,19 @@ class AmnesiacTellsHowFarInWhiteBox(WhiteBox):
     """The same in White-Box."""
 
 
-@rewrite("taken", "known is None and KNOWN_PREFIX + key[1:] not in own and state.ts < forgotten", "known is None",
+@rewrite("taken", "known not in given and known not in own and _decode(value).ts < forgotten", "known not in given",
          part=SequenceHistory)  # fmt: skip
 class SnapshotDropsAccepted(PrimCast):
     """Who takes a snapshot drops what it has in T, undelivered."""
 
 
-@rewrite("taken", "if known is not None and self._window.is_new_copy(state.ts, delivered_at(known)[0]):", "if False:",
+@rewrite("_is_copy_after", "return self._window.is_new_copy(state.message.id, state.ts, delivered)", "return False",
          part=SequenceHistory)  # fmt: skip
 class SnapshotTakesCopies(PrimCast):
     """Who takes a snapshot takes what was delivered for the later copy of it that it has in T."""
 
 
-@rewrite("taken", "state.ts < forgotten", "False", part=SequenceHistory)
+@rewrite("taken", "_decode(value).ts < forgotten", "False", part=SequenceHistory)
 class SnapshotLeavesForgotten(PrimCast):
     """Who takes a snapshot keeps in T what its group may have delivered and forgotten."""
 

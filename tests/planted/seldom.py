@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multicast.parts.election import Election
+from multicast.parts.entries import Entries
 from multicast.parts.group_member import GroupMember
 from multicast.parts.instances import Instances
 from multicast.parts.paxos import Paxos
@@ -158,7 +159,7 @@ class HorizonOneAhead(PrimCast):
 # -- White-Box --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_destinations", "or (entry.local is not None and entry.local > delivered_at)", "")
+@rewrite("destinations", "or (entry.local is not None and entry.local > delivered)", "", part=Entries)
 class DestinationsOfCopy(WhiteBox):
     """After a restart a settled message counts as unsettled if there is a later copy of it."""
 

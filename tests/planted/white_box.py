@@ -76,7 +76,7 @@ class LanesSwapped(WhiteBox):
         _swap_lanes(out)
 
 
-@rewrite("choose", "elif vote.joined == latest:", "else:")
+@rewrite("choose", "if state.phase == COMMITTED or vote.joined == latest:", "if True:")
 class EveryBallotCounts(WhiteBox):
     """Line 45 left out: ACCEPTED states of lower ballots contribute too."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multicast.parts.entries import Entries
 from multicast.protocol import Outbox
 from multicast.protocols.white_box import Multicast, WhiteBox
 from multicast.types import ProcessId, created_us
@@ -54,7 +55,7 @@ class ClockForgotten(WhiteBox):
     """After a restart the clock goes on from the last delivery."""
 
 
-@rewrite("adopt", "self._save_entry(self._load(taken, now), out)", "self._load(taken, now)")
+@rewrite("adopt", "self._save_entry(self.entries.load(taken, now), out)", "self.entries.load(taken, now)")
 class AdoptedNotSaved(WhiteBox):
     """What a new state brings is only in memory."""
 
@@ -96,13 +97,13 @@ class CommittedLeftOut(WhiteBox):
     """A vote, or a new state, has no committed messages."""
 
 
-@rewrite("choose", "if state.phase == COMMITTED:", "if state.phase == COMMITTED and vote.joined == latest:")
+@rewrite("choose", "if state.phase == COMMITTED or vote.joined == latest:", "if vote.joined == latest:")
 class CommittedOfLatestOnly(WhiteBox):
     """What is committed counts only if it comes from the latest ballot. (What is committed was accepted by a quorum
     in its ballot or before, so the state of every later ballot has it, as accepted at the same stamp.)"""
 
 
-@rewrite("choose", "chosen.setdefault(state.message.id, state)", "chosen[state.message.id] = state")
+@rewrite("outranks", "return other.final is None and state.local > other.local", "return True", part=Entries)
 class AcceptedOverCommitted(WhiteBox):
     """Of a message that one voter has committed and another accepted, the latter counts. (All its stamps are accepted
     by quorums: it is committed once more at the same timestamp.)"""
@@ -197,21 +198,22 @@ class AcknowledgementsKept(WhiteBox):
     """Acknowledgements are kept over a change of leaders."""
 
 
-@rewrite("adopt", "if entry.position:", "if False:")
+@rewrite("adopt", "if entry.position and not self.entries.replaces(taken, entry):", "if False:")
 class DeliveredTakenBack(WhiteBox):
     """A state that is taken over takes back what was delivered here."""
 
 
 @rewrite(
-    "_is_past",
-    "return state.final is None or state.final <= self.log.timestamp",
-    "return state.final is None or state.final < self.log.timestamp",
+    "is_past",
+    "return state.final is None or state.final <= log.timestamp",
+    "return state.final is None or state.final < log.timestamp",
+    part=Entries,
 )
 class LastDeliveryAgain(WhiteBox):
     """The last delivery, when its entry is gone, is taken from a new state as if it were new."""
 
 
-@rewrite("_is_past", "may_have_forgotten(state.message.id,", "may_have_forgotten(bytes(16),")
+@rewrite("is_past", "may_have_forgotten(state.message.id,", "may_have_forgotten(bytes(16),", part=Entries)
 class ForgottenByItsStamp(WhiteBox):
     """Whether an accepted message is old is told by its stamp, which may be of a leader that does not know the time."""
 
