@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable
 
 SMALL_BYTES_MAX = 16
+OPEN_MAX = 4
+"""Files that stay open for writing: a journal writes one segment after the other, and a mark beside them."""
 
 
 class DirectoryInUse(OSError):
@@ -25,6 +27,7 @@ class FileDisk:
         self._make_directory(self.path)
         self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         self._open: dict[str, int] = {}
+        self._unsynced: set[str] = set()
         self._unsynced_names: set[str] = set()
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,9 +52,12 @@ class FileDisk:
                 os.close(parent)
 
     def _descriptor(self, name: str) -> int:
-        """The file opened for writing, created if there is none."""
+        """The file opened for writing, created if there is none. For it one is closed that was not opened lately, and
+        has nothing to sync: a sync tells of errors only who had the file open when they happened."""
         descriptor = self._open.get(name)
         if descriptor is None:
+            if len(self._open) >= OPEN_MAX:
+                self._close(next((other for other in list(self._open) if other not in self._unsynced), ""))
             descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
             self._open[name] = descriptor
             self._unsynced_names.add(name)  # even if it exists: the life that made it may not have come to its sync
@@ -88,6 +94,7 @@ class FileDisk:
 
     def append(self, name: str, data: bytes) -> None:
         descriptor = self._descriptor(name)
+        self._unsynced.add(name)
         os.lseek(descriptor, 0, os.SEEK_END)
         view = memoryview(data)
         while view:
@@ -95,6 +102,7 @@ class FileDisk:
 
     def sync(self, name: str) -> None:
         os.fdatasync(self._descriptor(name))
+        self._unsynced.discard(name)
         if name in self._unsynced_names:
             os.fsync(self._directory)
             self._unsynced_names.discard(name)
@@ -127,6 +135,10 @@ class FileDisk:
 
     def remove(self, name: str) -> None:
         os.unlink(name, dir_fd=self._directory)
+        self._unsynced.discard(name)
+        self._close(name)
+
+    def _close(self, name: str) -> None:
         descriptor = self._open.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)

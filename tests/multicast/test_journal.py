@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from multicast.disk import DiskFull
 from multicast.journal import Gone, Journal
 from multicast.recorder import Recorder
 from multicast.records import HEADER_BYTES, JournalError, encode_record
-from multicast.runtime.disk import DirectoryInUse, FileDisk
+from multicast.runtime.disk import OPEN_MAX, DirectoryInUse, FileDisk
 from multicast.segments import segment_name, summary_name
 from multicast.simulation.disk import SimulatedDisk
 from multicast.types import FINAL, AppMessage, Timestamp
@@ -387,6 +388,23 @@ def test_a_mark_has_at_most_sixteen_bytes(directory: Directory) -> None:
     journal = directory.open()
     with pytest.raises(ValueError, match="at most 16 bytes, not 17"):
         journal.disk.write_small("mark", bytes(17))
+
+
+def test_files_that_were_written_and_synced_do_not_stay_open(tmp_path: Path) -> None:
+    """But what is not synced does, and the next sync is of it."""
+    with closing(FileDisk(tmp_path)) as disk:
+        before = len(os.listdir("/proc/self/fd"))
+        disk.append("unsynced", b"1")
+        for number in range(20):
+            disk.append(f"{number}", b"1")
+            disk.sync(f"{number}")
+            disk.write_small("mark", b"%016d" % number)
+        assert "unsynced" in disk._open
+        assert len(os.listdir("/proc/self/fd")) <= before + OPEN_MAX
+        disk.append("0", b"2")
+        disk.sync("0")
+        disk.remove("1")
+        assert disk.read("0") == b"12" and disk.read("mark") == b"%016d" % 19
 
 
 class SmallDisk(FileDisk):
