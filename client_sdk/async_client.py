@@ -208,6 +208,7 @@ class AsyncClient:
         self,
         prefix: bytes | str = b"",
         *,
+        key: bytes | str | None = None,
         start: bytes | str = b"",
         end: bytes | str = b"",
         after: Timestamp | None = None,
@@ -215,13 +216,13 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> AsyncIterator[Event]:
         """Every transaction that changes keys which begin with `prefix`, are not less than `start` and less than `end`,
-        from now on, or `after` a version: of all shards in the order of versions, once each; `changes` has what it
-        changed there. Nothing is asked before the first event is: "now" is then, so that whoever must miss nothing that
-        is written after this call names a version. It goes on at another replica when one fails, and ends with
-        Compacted if what follows is no longer known, or with Unavailable when nobody has served it for `timeout`
+        or one `key`, from now on, or `after` a version: of all shards in the order of versions, once each; `changes`
+        has what it changed there. Nothing is asked before the first event is: "now" is then, so that whoever must miss
+        nothing that is written after this call names a version. It goes on at another replica when one fails, and ends
+        with Compacted if what follows is no longer known, or with Unavailable when nobody has served it for `timeout`
         seconds while an event was waited for. progress: events of that `kind`, too, without changes: everything up to
         their version was told."""
-        query = self.keys.bounds(prefix, start, end)
+        query = self.keys.watched(key, prefix, start, end)
         if after is not None:
             of_type("after", after, Timestamp)
         async for event in self.attempts.watch(query, after, progress, timeout):

@@ -67,7 +67,6 @@ MessageIdOption = Annotated[
 LeaseOption = Annotated[
     str | None, typer.Option("--lease", metavar="LEASE", help="The key goes when this lease does, see `kvstore lease`.")
 ]
-PrefixOption = Annotated[str | None, typer.Option("--prefix", help="Keys that begin with this.")]
 StartOption = Annotated[str | None, typer.Option("--start", help="Keys from this one on.")]
 EndOption = Annotated[str | None, typer.Option("--end", help="Keys before this one.")]
 
@@ -86,7 +85,7 @@ MaxAgeOption = Annotated[float | None, typer.Option("--max-age", min=0, help="Se
 def get_command(
     cluster: Target,
     key: Annotated[str | None, typer.Argument(show_default=False)] = None,
-    prefix: Annotated[str | None, typer.Option(hidden=True, help="As `scan` takes it.")] = None,
+    prefix: Annotated[bool, typer.Option("--prefix", hidden=True, help="As `scan` does.")] = False,
     version: VersionOption = None,
     consistency: ConsistencyOption = "linearizable",
     max_age: MaxAgeOption = None,
@@ -95,13 +94,13 @@ def get_command(
     output: OutputOption = Output.text,
 ) -> int:
     """Print a key's value. Status 3 if there is no such key."""
-    if prefix is not None:
-        scan_command(
-            cluster, prefix, version=version, consistency=consistency, max_age=max_age, timeout=timeout, output=output
-        )
-        return 0
     if key is None:
         raise UserError("Missing argument KEY")
+    if prefix:
+        scan_command(
+            cluster, key, version=version, consistency=consistency, max_age=max_age, timeout=timeout, output=output
+        )
+        return 0
     name, at = os.fsencode(key), _version("--version", version)
     with open_client(cluster, timeout) as client:
         found = client.get(name, version=at, consistency=consistency, max_age=max_age)
@@ -143,8 +142,8 @@ def put_command(
 @app.command("delete")
 def delete_command(
     cluster: Target,
-    key: Annotated[str | None, typer.Argument(help="The key; leave it out to delete a range.")] = None,
-    prefix: PrefixOption = None,
+    key: Annotated[str | None, typer.Argument(help="The key, or with --prefix what keys begin with.")] = None,
+    prefix: Annotated[bool, typer.Option("--prefix", help="All keys that begin with KEY; of '' all.")] = False,
     start: StartOption = None,
     end: EndOption = None,
     if_version: Annotated[str | None, typer.Option(help="Only this version.")] = None,
@@ -154,20 +153,21 @@ def delete_command(
 ) -> None:
     """Delete a key, and print whether it was there; or a range, at one instant, and print how many keys it had."""
     version, identity = _version("--if-version", if_version), _message_id(message_id)
-    bounds = [None if bound is None else os.fsencode(bound) for bound in (prefix, start, end)]
-    if (key is None) == (bounds == [None, None, None]):
-        raise UserError("give a key, or a range by --prefix, --start, --end (an empty prefix is everything)")
-    if key is None and version is not None:
+    of_range = prefix or start is not None or end is not None
+    if (key is None) != (of_range and not prefix):
+        raise UserError("give a KEY, or a range by KEY --prefix, --start, --end ('' --prefix is everything)")
+    if of_range and version is not None:
         raise UserError("--if-version: a range has no one version")
+    name, first, last = os.fsencode(key or ""), os.fsencode(start or ""), os.fsencode(end or "")
     with open_client(cluster, timeout) as client:
         deleted: bool | int
-        if key is not None:
-            deleted = client.delete(os.fsencode(key), if_version=version, message_id=identity)
+        if of_range:
+            deleted = client.delete_range(name, start=first, end=last, message_id=identity)
         else:
-            deleted = client.delete_range(bounds[0], start=bounds[1], end=bounds[2], message_id=identity)
+            deleted = client.delete(name, if_version=version, message_id=identity)
     if output is Output.json:
         print_json({"deleted": deleted})
-    elif key is None:
+    elif of_range:
         say(str(deleted))
     else:
         say("deleted" if deleted else "no such key")
@@ -218,8 +218,10 @@ def scan_command(
 def watch_command(
     cluster: Target,
     prefix: Annotated[str, typer.Argument(help="Only keys that begin with this.")] = "",
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this key.")] = None,
     start: StartOption = None,
     end: EndOption = None,
+    _: Annotated[bool, typer.Option("--prefix", hidden=True, help="So it is.")] = False,
     after: Annotated[
         str | None, typer.Option("--from", metavar="VERSION", help="What follows this version; default: from now on.")
     ] = None,
@@ -231,10 +233,11 @@ def watch_command(
     """Print every change from now on, in one order, whichever shards: PUT, key and value, or DELETE and key. Ends with
     Ctrl-C."""
     begins, first, last = os.fsencode(prefix), os.fsencode(start or ""), os.fsencode(end or "")
-    at = _version("--from", after)
+    at, one = _version("--from", after), None if key is None else os.fsencode(key)
     with open_client(cluster, timeout) as client, suppress(KeyboardInterrupt):
         told = 0
-        for event in client.watch(begins, start=first, end=last, after=at, progress=progress, timeout=timeout):
+        events = client.watch(begins, key=one, start=first, end=last, after=at, progress=progress, timeout=timeout)
+        for event in events:
             _print_event(event, output)
             told += event.kind == CHANGE
             if told == limit:

@@ -185,6 +185,7 @@ class Client:
         self,
         prefix: bytes | str = b"",
         *,
+        key: bytes | str | None = None,
         start: bytes | str = b"",
         end: bytes | str = b"",
         after: Timestamp | None = None,
@@ -193,7 +194,9 @@ class Client:
     ) -> Iterator[Event]:
         """See `AsyncClient.watch`."""
         return self._thread.iterate(
-            self._client.watch(prefix, start=start, end=end, after=after, progress=progress, timeout=timeout)
+            self._client.watch(
+                prefix, key=key, start=start, end=end, after=after, progress=progress, timeout=timeout
+            )
         )
 
     @contextmanager

@@ -14,12 +14,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar, get_origin
+from dataclasses import dataclass, is_dataclass
+from typing import Generic, TypeVar
 
 import msgspec
+import msgspec.inspect
 
-from client_sdk.errors import Undecodable
+from client_sdk.errors import InvalidRequest, Undecodable
 from client_sdk.operations import as_bytes, of_type
 
 T = TypeVar("T")
@@ -41,23 +42,32 @@ class Codec(Generic[T]):
 
 
 def json(kind: type[T]) -> Codec[T]:
-    """As JSON: whatever msgspec knows to read as this type."""
-    return Codec(_checking(kind, msgspec.json.Encoder().encode), msgspec.json.Decoder(kind).decode)
+    """As JSON: whatever msgspec knows to read as this type, which may be any: `dict[str, int]`, `int | None`."""
+    return _checking(kind, msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode)
 
 
 def msgpack(kind: type[T]) -> Codec[T]:
     """The same as MessagePack, which is shorter and takes bytes as they are."""
-    return Codec(_checking(kind, msgspec.msgpack.Encoder().encode), msgspec.msgpack.Decoder(kind).decode)
+    return _checking(kind, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(kind).decode)
 
 
-def _checking(kind: type[T], encode: Callable[[T], bytes]) -> Callable[[T], bytes]:
+def _checking(kind: type[T], encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> Codec[T]:
     """What would not be read again is not written."""
-    plain = get_origin(kind) or kind
+    own = isinstance(kind, type) and (msgspec.inspect.is_struct_type(kind) or is_dataclass(kind))
 
     def checked(value: T) -> bytes:
-        return encode(of_type("value", value, plain) if isinstance(plain, type) else value)
+        if own:
+            of_type("value", value, kind)  # what has the same members is still not one
+        try:
+            data = encode(value)
+            decode(data)
+        except UnicodeEncodeError:
+            raise InvalidRequest("value: text that is no Unicode", code="invalid", field="value") from None
+        except ValueError as error:
+            raise TypeError(f"value: {error}") from None
+        return data
 
-    return checked
+    return Codec(checked, decode)
 
 
 TEXT: Codec[str] = Codec(lambda text: as_bytes("value", of_type("value", text, str)), bytes.decode)

@@ -22,6 +22,7 @@ from kvstore.api.model import (
     AGE_MS_MAX,
     CONSISTENCIES,
     EVERYWHERE,
+    KEY_BYTES_MAX,
     RANGE_KEYS_MAX,
     RANGES,
     Consistency,
@@ -66,6 +67,19 @@ class Keyspace:
             if bound or not isinstance(bound, bytes | str):
                 parts.append(f"{name}={quote_from_bytes(self.prefix + as_bytes(name, bound), safe='')}")
         return "&".join(parts)
+
+    def watched(self, key: bytes | str | None, prefix: bytes | str, start: bytes | str, end: bytes | str) -> str:
+        """The same of a watch, which may be of one key."""
+        if key is None:
+            return self.bounds(prefix, start, end)
+        if prefix or start or end:
+            raise InvalidRequest("key: give a key, or bounds, not both", code="invalid", field="key")
+        whole = as_bytes("key", key)
+        if not whole:
+            raise InvalidRequest("key: not empty", code="invalid", field="key")
+        # With the longest key nothing else begins, and an end would be too long.
+        longest = len(self.prefix) + len(whole) >= KEY_BYTES_MAX
+        return self.bounds(whole, b"", b"" if longest else whole + b"\0")
 
     def entry(self, found: KeyValue) -> KeyValue:
         """As whoever asked knows it."""

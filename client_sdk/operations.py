@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from client_sdk.errors import InvalidRequest
 from kvstore.api import model
 from kvstore.api.model import Operator, Target, Transaction
 from multicast.types import Timestamp
@@ -25,8 +26,14 @@ def of_type(name: str, value: T, *kinds: type) -> T:
 
 
 def as_bytes(name: str, text: bytes | str) -> bytes:
-    """The bytes of a key or value. TypeError if it is neither bytes nor text."""
-    return text.encode() if isinstance(text, str) else of_type(name, text, bytes, str)
+    """The bytes of a key or value. TypeError if it is neither bytes nor text, InvalidRequest if it is text that has
+    none: half of a surrogate pair."""
+    if not isinstance(text, str):
+        return of_type(name, text, bytes, str)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name}: text that is no Unicode", code="invalid", field=name) from None
 
 
 class _Part(msgspec.Struct):
@@ -53,7 +60,7 @@ class Compare(_Part):
         of_type("target", self.target, str)
         of_type("op", self.op, str)
         operand = of_type("operand", self.operand, bytes, str, bool, Timestamp)
-        plain = operand.encode() if isinstance(operand, str) else operand
+        plain = as_bytes("operand", operand) if isinstance(operand, str) else operand
         return model.Compare(as_bytes("key", self.key), self.target, self.op, plain)
 
 

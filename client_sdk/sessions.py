@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from client_sdk import requests
 from client_sdk.attempts import Attempts
-from client_sdk.errors import KvError, Lost, Unavailable
+from client_sdk.errors import InvalidRequest, KvError, Lost, Unavailable
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import Compare, Get, Put, as_bytes, of_type
 from kvstore.api.model import KeyValue
@@ -100,8 +100,8 @@ class Queue:
     """Those who have written a key under one name, in the order of their create versions. kind: of the names."""
 
     def __init__(self, attempts: Attempts, keys: Keyspace, kind: str, name: str):
-        if not of_type("name", name, str):
-            raise ValueError("name: not empty")
+        if not as_bytes("name", of_type("name", name, str)):
+            raise InvalidRequest("name: not empty", code="invalid", field="name")
         self._attempts = attempts
         self._keys = keys
         self._prefix = f"{kind}/{{{quote(name, safe='')}}}/".encode()

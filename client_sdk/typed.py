@@ -61,6 +61,7 @@ class Scanning(Reading, total=False):
 class Watching(TypedDict, total=False):
     """See `watch` of the clients."""
 
+    key: bytes | str
     start: bytes | str
     end: bytes | str
     after: Timestamp

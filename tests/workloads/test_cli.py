@@ -306,7 +306,8 @@ def test_what_etcdctl_calls_otherwise_is_known(shell: Shell, tmp_path: Path) -> 
     assert shell.data("snapshot", "save", str(tmp_path / "saved")).status == 0
     assert json.loads(shell("snapshot", "status", str(tmp_path / "saved"), "-o", "json").out)["shards"] == 1
     shell.data("put", "e/1", "v")
-    assert shell.data("get", "--prefix", "e/").out == "e/1\tv\n"
+    for typed in (("--prefix", "e/"), ("e/", "--prefix")):
+        assert shell.data("get", *typed).out == "e/1\tv\n"
     lease = json.loads(shell.data("lease", "grant", "60", "-o", "json").out)["id"]
     assert shell.data("lease", "keep-alive", lease, "--once").status == 0
     assert lease in [one["id"] for one in json.loads(shell.data("lease", "list", "-o", "json").out)]
