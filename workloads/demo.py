@@ -110,7 +110,7 @@ class Demo:
             with self.screen.step("Stop the cluster cleanly"):
                 await self._down()
             with self.screen.step("Audit: Spark reads the replicas' journals and the clients' history"):
-                verdict = await self._execute("spark_etl", "audit", str(self.directory))
+                verdict = await self._execute("spark_etl", "audit", "--quiet", str(self.directory))
             return verdict == 0
         finally:
             if self._made:

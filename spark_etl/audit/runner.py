@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,16 @@ _BANK = ("transfer", "read_all")
 
 PARTS = ("delivery", "transactions", "clients", "serializability", "sessions", "bank", "workloads", "course")
 """Groups of properties, and what happened when. "serializability" needs the first two, "sessions" that, too."""
+
+
+_NAME = "multicast-kvstore"
+
+
+def _program() -> str:
+    """Its name and version; empty if it is not installed, as on a cluster's workers."""
+    with suppress(PackageNotFoundError):
+        return f"{_NAME} {version(_NAME)}"
+    return ""
 
 
 class Audit(Case):
@@ -115,6 +127,8 @@ class Audit(Case):
             "shards": len(inputs.shards),
             "replicas": len(inputs.replicas),
             "protocol": ", ".join(inputs.protocols),
+            "durability": ", ".join(inputs.durabilities),
+            "audited by": _program(),
             "lives": inputs.lives,
             **{name: self.counts.get(name, 0) for name in ("submitted", "deliveries", "outcomes", "reads", "writes")},
             "client events": self.counts["history"],

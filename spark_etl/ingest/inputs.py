@@ -36,6 +36,7 @@ class Inputs(msgspec.Struct):
     position, or has no outcome there, is no loss. snapshots: (shard, replica, position, digest of the state) of these.
     foreign: replicas whose journals are of another cluster; nothing of them counts. removed: replicas that belonged to
     their shards and do so no more; what they had need not be there. added: shards that were not there at first.
+    durabilities: what replicas waited for before they answered.
     """
 
     shards: dict[int, list[int]]
@@ -54,6 +55,7 @@ class Inputs(msgspec.Struct):
     foreign: list[int] = []
     removed: list[int] = []
     added: list[int] = []
+    durabilities: list[str] = []
 
     @property
     def replicas(self) -> list[int]:
@@ -107,18 +109,18 @@ def understand(
         problems.append("replicas: no journal says that its replica ever started")
     if len(shards) > SHARDS_MAX:
         problems.append(f"there are {len(shards)} shards; this audit can tell apart {SHARDS_MAX}")
-    protocols = sorted({row.protocol for row in by_table["lives"] if row.event == "started"})
+    started = [row for row in by_table["lives"] if row.event == "started"]
+    protocols = sorted({row.protocol for row in started})
     if len(protocols) > 1:
         problems.append(f"the replicas ran different protocols: {', '.join(protocols)}")
     found = [row for row in by_table["lives"] if row.event == "installed"]
     installed = sorted((row.replica, row.delivered, row.offset) for row in found)
     snapshots = sorted((row.shard, row.replica, row.delivered, row.state_digest) for row in found)
     in_memory = {row.replica for row in by_table["lives"] if row.durability == "os"}
-    lives = sum(row.event == "started" for row in by_table["lives"])
     return Inputs(
         shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
-        stops, unfinished, lives, protocols, installed, snapshots, sorted(foreign), sorted(removed),
-        _added(by_table["lives"]),
+        stops, unfinished, len(started), protocols, installed, snapshots, sorted(foreign), sorted(removed),
+        _added(by_table["lives"]), sorted({row.durability for row in started if row.durability}),
     )  # fmt: skip
 
 

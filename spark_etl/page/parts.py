@@ -21,7 +21,7 @@ KINDS = {
 }  # fmt: skip
 """Classes of the style sheet. A verdict has a sign and a word besides its colour."""
 
-_SECONDS = re.compile(r"\b(\d{9,}\.\d{6}) s\b")
+_SECONDS = re.compile(r"\b(was (?:answered|invoked) at )(\d+\.\d{6}) s\b")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+")
 
 
@@ -124,12 +124,12 @@ STEPS_MAX = 24
 """Of a longer cycle the beginning and the end are shown; the JSON has all of it."""
 
 
-def violation(one: Violation, meaning: str, since_us: int = 0) -> str:
-    """Name, sentence, drawing, a sentence per edge, log lines. since_us: the beginning; times in the sentences of a
-    cycle count from there."""
+def violation(one: Violation, meaning: str) -> str:
+    """Name, sentence, drawing, a sentence per edge, log lines. Times in the sentences of a cycle count from the first
+    of them: a history's clock may begin anywhere."""
     about = f' <span class="small">{esc(meaning)}</span>' if meaning else ""
     parts = [f"<h3><code>{esc(one.name)}</code>{about}</h3><p>{esc(one.sentence)}</p>"]
-    one = _shortened(one, since_us)
+    one = _shortened(one)
     if one.edges:
         picture = drawing.cycle(one.operations, one.edges)
         parts.append(f'<figure class="cycle" tabindex="0">{picture}</figure>')
@@ -141,11 +141,11 @@ def violation(one: Violation, meaning: str, since_us: int = 0) -> str:
     return f'<article>{"".join(parts)}</article>'
 
 
-def _shortened(one: Violation, since_us: int) -> Violation:
+def _shortened(one: Violation) -> Violation:
     """The same with T1, T2, ... for the transactions of its cycle, which the boxes of the drawing name in full."""
     if not one.edges or not any(operation.version for operation in one.operations):
         return one
-    operations, steps = [], [_relative(step, since_us) for step in one.steps]
+    operations, steps = [], _relative(one)
     for number, operation in enumerate(one.operations, 1):
         whole = f"{operation.f} {operation.id} (version {operation.version})"
         steps = [step.replace(whole, f"T{number}") for step in steps]
@@ -155,10 +155,12 @@ def _shortened(one: Violation, since_us: int) -> Violation:
     return msgspec.structs.replace(one, operations=operations, steps=steps)
 
 
-def _relative(step: str, since_us: int) -> str:
-    if not since_us:
-        return step
-    return _SECONDS.sub(lambda found: f"{float(found[1]) - since_us / 1e6:+.6f} s", step)
+def _relative(one: Violation) -> list[str]:
+    """Its steps. Times of several histories, each with a clock of its own, stay as they are."""
+    if len({line.file for line in one.evidence if line.line is not None}) > 1:
+        return one.steps
+    first = min((float(at) for step in one.steps for _, at in _SECONDS.findall(step)), default=0.0)
+    return [_SECONDS.sub(lambda found: f"{found[1]}{float(found[2]) - first:+.6f} s", step) for step in one.steps]
 
 
 def _steps(steps: Sequence[str]) -> Iterable[str]:

@@ -32,7 +32,7 @@ _NEXT = {
 def page(report: Report) -> str:
     """The whole page. Sections: first what is violated."""
     numbered = sorted(enumerate(report.properties), key=lambda item: _GRAVITY.index(item[1].verdict))
-    sections = [_section(number, prop, report.course.began_us) for number, prop in numbered]
+    sections = [_section(number, prop) for number, prop in numbered]
     body = [_header(report), _overview(report), _models(report), _course(report.course), *sections]
     return document(f"{report.verdict}: audit of {report.run}", body)
 
@@ -72,7 +72,7 @@ def _overview(report: Report) -> str:
     cards = "".join(
         f'<li><a class="card {KINDS[p.verdict]}" href="#p{n}"><b aria-hidden="true">{SIGNS[p.verdict]}</b>'
         f' <span>{esc(p.name)}<span class="hidden">: {esc(p.verdict)}</span></span>'
-        + (f"<span>{p.violations:,} found</span>" if p.violations else "<span></span>")
+        + f"<span>{_why(p)}</span>"
         + "</a></li>"
         for n, p in enumerate(report.properties)
     )
@@ -80,6 +80,13 @@ def _overview(report: Report) -> str:
         f'<section>{numbers(values)}<h2 class="hidden">Properties</h2><ul class="cards">{cards}</ul>'
         f"{listed('Input', report.problems, 'problem')}{listed('Notes', report.notes, 'note')}</section>"
     )
+
+
+def _why(prop: Property) -> str:
+    """What a tile says beside the name: how many, or why it is grey."""
+    if prop.violations:
+        return f"{prop.violations:,} found"
+    return esc(prop.note) if prop.verdict == NOT_APPLICABLE else ""
 
 
 def _models(report: Report) -> str:
@@ -108,12 +115,11 @@ def _course(course: Course) -> str:
     return f'<section><h2>Over time</h2>{asked}<div class="charts">{parts}</div>{told}{key}</section>'
 
 
-def _section(number: int, prop: Property, began_us: int) -> str:
+def _section(number: int, prop: Property) -> str:
     """Folded, if there is nothing to look at."""
     rows = f"{prop.rows:,} rows, {prop.seconds:.1f} s" if prop.rows else f"{prop.seconds:.1f} s"
     note = f"<p>{esc(prop.note)}</p>" if prop.note else ""
-    since = began_us if began_us > _SIMULATED_US else 0
-    violations = "".join(violation(one, meaning(one.name, VIOLATIONS), since) for one in prop.examples)
+    violations = "".join(violation(one, meaning(one.name, VIOLATIONS)) for one in prop.examples)
     more = prop.violations - len(prop.examples)
     rest = f"<p>And {more:,} more that are not shown.</p>" if more > 0 and prop.examples else ""
     title = f'<h2>{esc(prop.name)} {pill(prop.verdict)}<span class="small">{rows}</span></h2>'

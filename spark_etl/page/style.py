@@ -36,7 +36,8 @@ color:var(--bad);white-space:nowrap}
 .card.violated{border-left-color:var(--bad);background:var(--badbg)}.card.violated b{color:var(--bad)}
 .card.open{border-left-color:var(--open);background:var(--openbg)}.card.open b{color:var(--open)}
 .card.pending{border-left-color:var(--wait);background:var(--waitbg)}.card.pending b{color:var(--wait)}
-.card.none{color:var(--dim)}
+.card.none{color:var(--dim)}.card.none span:last-child{color:var(--dim);font-size:12px;white-space:normal;
+text-align:right}
 .pill{font-size:13px;font-weight:bold;padding:1px 10px;border-radius:12px;background:var(--bg);white-space:nowrap}
 .pill.valid{color:var(--good);background:var(--goodbg)}.pill.violated{color:var(--bad);background:var(--badbg)}
 .pill.open{color:var(--open);background:var(--openbg)}.pill.pending{color:var(--wait);background:var(--waitbg)}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 from spark_etl.page.drawing import moment, span
-from spark_etl.report import UNDETERMINED, VALID, VIOLATED, Course, Report
+from spark_etl.report import UNDETERMINED, VALID, VIOLATED, Course, Life, Report
+
+_NAMED = 6
 
 _OUTCOMES = {
     VALID: "nothing wrong was found",
@@ -18,7 +21,6 @@ def judged(report: Report) -> str:
     """One line."""
     course, told = report.course, report.input
     operations = sum(point.count + point.unknown for point in course.operations)
-    crashes = sum(life.how == "crashed" for life in course.lives)
     counts = ((operations, "operation", "of clients"), (_number(told, "deliveries"), "deliver", ""))
     parts = []
     for number, noun, of in counts:
@@ -32,9 +34,27 @@ def judged(report: Report) -> str:
     parts.append(f"{replicas} replica{'s' * (replicas != 1)} of {shards} shard{'s' * (shards != 1)}")
     if protocol := told.get("protocol"):
         parts.append(str(protocol))
-    if crashes:
-        parts.append(f"{crashes} {'lives' if crashes > 1 else 'life'} without a clean stop")
+    if durability := told.get("durability"):
+        parts.append(f"durability {durability}")
+    parts += _ends(course.lives)
+    if program := told.get("audited by"):
+        parts.append(f"audited by {program}")
     return ", ".join([*parts, _OUTCOMES[report.verdict]])
+
+
+def _ends(lives: list[Life]) -> list[str]:
+    """Of lives that say nothing of a stop: another one followed, or none did."""
+    last = {life.replica: life.began for life in sorted(lives, key=lambda life: life.began)}
+    open_ = [life for life in lives if life.how == "crashed"]
+    killed = [life.replica for life in open_ if life.began < last[life.replica]]
+    running = [life.replica for life in open_ if life.began == last[life.replica]]
+    return [f"{what} {_replicas(which)}" for what, which in (("killed", killed), ("not stopped", running)) if which]
+
+
+def _replicas(which: list[int]) -> str:
+    names = [f"{one} ({times} times)" if times > 1 else str(one) for one, times in sorted(Counter(which).items())]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"replica{'s' * (len(names) > 1)} {' '.join(names[:_NAMED])}{more}"
 
 
 def _number(told: dict[str, int | str], name: str) -> int:

@@ -107,8 +107,14 @@ def test_the_summary_says_it_all_and_every_property_has_its_section():
 def test_one_line_says_what_was_judged_and_operators_are_told_gaps_and_recovery():
     whole = report(cycle(3))
     line = summary.judged(whole)
-    assert line.startswith("804 operations of clients, in 30 s, 6 replicas of 0 shards, 1 life without a clean stop, ")
+    assert line.startswith("804 operations of clients, in 30 s, 6 replicas of 0 shards, killed replica 3, ")
     assert line.endswith("something did not hold")
+    whole.course.lives += [Life(3, 1, 30.0, 31.0, "crashed"), Life(3, 1, 32.0, 33.0, "crashed")]
+    whole.course.lives.append(Life(5, 1, 0.0, 30.0, "crashed"))
+    whole.input |= {"protocol": "skeen", "durability": "os", "audited by": "this 1.0"}
+    said = "skeen, durability os, killed replica 3 (2 times), not stopped replicas 3 5, audited by this 1.0, "
+    assert said in summary.judged(whole)
+    del whole.course.lives[3:]
     told = summary.operators(whole.course)
     assert told["answers a second"] == "26" and told["longest time without an answer"] == "less than a slice"
     assert told["p99, worst slice"] == "20 ms" and told["answers after a crash, at most"] == "0 s"
@@ -119,13 +125,25 @@ def test_one_line_says_what_was_judged_and_operators_are_told_gaps_and_recovery(
 
 def test_what_holds_is_folded_and_transactions_of_a_cycle_have_short_names():
     one = cycle(3)
-    one.steps[0] = "rt: inc id-0 (version 0-1) was answered at 1700000012.500000 s, before inc id-1 (version 1-1)"
+    times = ("was answered at 1912.500000 s", "was invoked at 1913.000000 s")
+    one.steps[0] = f"rt: inc id-0 (version 0-1) {times[0]}, before inc id-1 (version 1-1) {times[1]}"
+    one.steps[1] = 'rw: id-1 read the key "12.000000 s"'
     whole = report(one)
-    whole.course.began_us = 1_700_000_000_000_000
     page = Page(run_page.page(whole))
-    assert "rt: T1 was answered at +12.500000 s, before T2" in page.text and "T1: inc" in page.text
+    assert "rt: T1 was answered at +0.000000 s, before T2 was invoked at +0.500000 s" in page.text
+    assert '"12.000000 s"' in page.text and "T1: inc" in page.text
+    one.evidence = [Evidence("history/a.jsonl", "it", line=1), Evidence("history/b.jsonl", "it", line=1)]
+    assert times[0] in Page(run_page.page(whole)).text, "there is no one beginning of two clocks"
+    one.evidence = []
     assert page.text.count("id-0"), "the drawing names it in full"
     assert run_page.page(whole).count("<details><summary><h2>") == 1, "integrity holds"
+
+
+def test_a_tile_says_why_it_is_grey():
+    whole = report()
+    whole.properties.append(Property("set", "not applicable", 0, 0.0, note="no set_read in <it>"))
+    tile = run_page.page(whole).split('class="card none"')[1].split("</a>")[0]
+    assert "<span>no set_read in &lt;it&gt;</span>" in tile
 
 
 def test_of_a_long_cycle_the_beginning_and_the_end_are_shown():

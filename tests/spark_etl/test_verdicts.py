@@ -32,7 +32,9 @@ class Told(Audit):
     def _open(self) -> None:
         self.counts = {"history": 9}
         self.has_history = self.has_outcomes = True
-        self.inputs: Any = SimpleNamespace(shards=(0,), replicas=(0,), protocols=(), lives=1, problems=self.problems)
+        self.inputs: Any = SimpleNamespace(
+            shards=(0,), replicas=(0,), protocols=(), durabilities=(), lives=1, problems=self.problems
+        )
         self.course = Course()
 
     def _prepare(self) -> None:
