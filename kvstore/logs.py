@@ -10,7 +10,8 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
 from multicast.logs import structlog
@@ -102,8 +103,24 @@ def set_up_logging() -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    line = '{"level": "%(levelname)s", "logger": "%(name)s", "event": %(message)r}'
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=line)
+    standard = logging.StreamHandler(sys.stderr)
+    standard.setFormatter(_Standard(renderer))
+    logging.basicConfig(level=logging.WARNING, handlers=[standard])
+
+
+class _Standard(logging.Formatter):
+    """Lines of the standard library, of asyncio for example, in the form of ours."""
+
+    def __init__(self, render: Callable[[Any, str, MutableMapping[str, Any]], Any]):
+        super().__init__()
+        self._render = render
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {"logger": record.name, "event": record.getMessage(), "level": record.levelname.lower()}
+        line["timestamp"] = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return str(self._render(None, line["level"], hide_secrets(None, "", line)))
 
 
 def hide_secrets(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -131,6 +131,8 @@ def faults(compose: dict[str, Any]) -> list[str]:
         for port in service.get("ports", ()):
             if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port):
                 found.append(f"{name}: port {port} is not on loopback")
+        if "hostname" in service and service.get("restart") != "unless-stopped":
+            found.append(f"{name}: is not there after its machine was down")
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
             if not source.startswith("./") and source not in compose["volumes"]:
@@ -153,6 +155,7 @@ def test_the_compose_file_has_no_fault(compose: dict[str, Any]) -> None:
     [
         ({"ports": ["7500:7500"]}, "replica-0: port 7500:7500 is not on loopback"),
         ({"port": []}, "replica-0: unknown key port"),
+        ({"restart": "on-failure"}, "replica-0: is not there after its machine was down"),
         ({"volumes": ["lost:/data"]}, "replica-0: volume lost is not declared"),
         ({"healthcheck": {"every": "1s"}}, "replica-0: unknown key healthcheck.every"),
     ],

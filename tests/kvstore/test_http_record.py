@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from typing import Any
 
@@ -104,6 +105,7 @@ def test_no_token_is_written_and_programs_get_json(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(logging.root, "handlers", [])
     before = sys.stderr
     try:
         logs.set_up_logging()
@@ -113,15 +115,18 @@ def test_no_token_is_written_and_programs_get_json(
             raise ValueError(secret)
         except ValueError:
             structlog.get_logger("x").exception("failed", m=2)
+            logging.getLogger("asyncio").exception('of "others" %s', ROOTS)
     finally:
         structlog.reset_defaults()
         sys.stderr = before
     written = capfd.readouterr().err
-    assert ROOTS not in written and "short" not in written and written.count(logs.HIDDEN) == 4
+    assert ROOTS not in written and "short" not in written and written.count(logs.HIDDEN) == 6
     assert "ValueError" in written and "secret =" not in written.replace("secret = f", "")
     if not terminal:
-        first, second = map(json.loads, written.splitlines())
+        first, second, third = map(json.loads, written.splitlines())
         assert (first["n"], second["m"]) == (1, 2)
+        assert (third["logger"], third["level"], third["event"]) == ("asyncio", "error", 'of "others" (hidden)')
+        assert "ValueError" in third["exception"] and third.keys() > {"timestamp"}
     assert written.startswith("{") is not terminal
 
 
