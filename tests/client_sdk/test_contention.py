@@ -6,11 +6,14 @@ succeeds if nobody else's commit succeeded between.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 from collections import Counter
 
+from client_sdk import AsyncClient, Done, InteractiveTransaction
 from client_sdk.interactive import pause
+from client_sdk.testing import MemoryStore
 
 ATTEMPT = 0.01
 
@@ -61,3 +64,22 @@ def test_no_writer_starves() -> None:
 def test_two_writers_are_not_much_slower_than_one_after_the_other() -> None:
     seconds = sum(run(2, 20, seed)[1] for seed in range(10))
     assert seconds <= 2 * 10 * 2 * 20 * ATTEMPT
+
+
+async def test_fifty_writers_of_a_store_do_as_those_of_the_simulation() -> None:
+    """Through the client's own attempts."""
+    attempts: list[int] = []
+
+    def count(done: Done) -> None:
+        if done.operation == "transact":
+            attempts.append(done.attempts)
+
+    async def add(t: InteractiveTransaction) -> None:
+        t.put("n", str(1 + int(await t.get("n") or b"0")))
+
+    with MemoryStore() as memory:
+        async with AsyncClient(memory, timeout=60, on_done=count) as store:
+            await asyncio.gather(*[store.transact(add) for _ in range(50)])
+            found = await store.get("n")
+    assert found is not None and found.value == b"50"
+    assert len(attempts) == 50 and sum(attempts) <= 3 * 50
