@@ -8,13 +8,16 @@ import pytest
 
 from multicast import registry
 from multicast.protocol import Application, MulticastProtocol
+from multicast.records import Delivered
 from multicast.simulation.checkers import attach
 from multicast.simulation.clocks import measure
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions
+from multicast.simulation.observe import Observer
+from multicast.simulation.scene import Node
 from multicast.simulation.true_time import TrueTime
 from multicast.simulation.world import World
-from multicast.types import AppMessage, ProcessId, Topology, new_message_id
+from multicast.types import FINAL, AppMessage, ProcessId, Topology, new_message_id
 
 SECOND = 1_000_000
 LEADING = ("white_box", "primcast", "ft_skeen", "fastcast", "quasi_genuine")
@@ -63,3 +66,50 @@ def test_who_has_last_heard_two_minorities_that_were_wrong_one_after_the_other_m
     world.run_for(SECOND)
     assert leader.protocol.log.timestamp.time > world.now + 5 * SECOND
     assert world.violations == []
+
+
+def test_without_a_majority_of_all_processes_restarted_ones_agree_on_no_time_until_one_more_is_back() -> None:
+    """Of two shards of three one is down, the other restarts: it orders and delivers, but its stamps only count, and
+    nothing expires. Who runs on keeps the time."""
+    protocol, topology = registry.load("white_box"), Topology.grid(2, 3)
+    options = protocol.specification.options(clock="hybrid", dedup_window_us=120 * SECOND)
+    timestamps: list[int] = []
+
+    class Stamps(Observer):
+        def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+            if node.pid == 1 and delivery.stage == FINAL and not replay:
+                timestamps.append(delivery.timestamp.time)
+
+    def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application]:
+        return protocol(pid, topology, options, rng), Application()
+
+    world = World(topology, make, 1, Conditions.exact(1_000), observers=[Stamps()])
+
+    def deliver() -> int:
+        before = len(timestamps)
+        world.submit(0, AppMessage(new_message_id(world.now, before), (0,), b"", 0))
+        assert world.run_while(lambda: len(timestamps) == before, 20 * SECOND)
+        return timestamps[-1]
+
+    def agreed() -> list[bool]:
+        clocks = [world.node(p).engine.discipline for p in (0, 1, 2)]
+        return [clock is not None and clock.status()["ahead_us"] is not None for clock in clocks]
+
+    world.start()
+    world.run_for(3 * SECOND)
+    assert abs(deliver() - world.now) < SECOND
+    for pid in (3, 4, 5):
+        world.crash(pid)
+    world.run_for(10 * SECOND)
+    assert agreed() == [True] * 3 and abs(deliver() - world.now) < SECOND  # what was heard still counts
+    for pid in (0, 1, 2):
+        world.crash(pid)
+        world.restart(pid)
+    world.run_for(10 * SECOND)
+    assert agreed() == [False] * 3
+    first = deliver()
+    world.run_for(30 * SECOND)
+    assert 0 < deliver() - first < 1_000
+    world.restart(4)
+    world.run_for(3 * SECOND)
+    assert agreed() == [True] * 3 and abs(deliver() - world.now) < SECOND
