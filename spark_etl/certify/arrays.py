@@ -241,6 +241,22 @@ def of_groups(groups: np.ndarray, values: np.ndarray, count: int, function: Any,
     return out
 
 
+def sums_below(values: np.ndarray, weights: np.ndarray, first: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Of each pair of `first` and `bound` the sum of the weights of those among the first so many values that are less
+    than that; none is negative. A wavelet matrix (Claude, Navarro and Ordóñez 2015): bit by bit, zeros before ones."""
+    begin, end, total = np.zeros_like(first), first, np.zeros(len(first), np.int64)
+    for bit in range(int(max(values.max(initial=0), bound.max(initial=0))).bit_length())[::-1]:
+        one, above = (values >> bit & 1).astype(bool), (bound >> bit & 1).astype(bool)
+        zeros = np.concatenate([[0], np.cumsum(~one)])
+        ones = zeros[-1] + np.arange(len(zeros)) - zeros
+        of_zeros = np.concatenate([[0], np.cumsum(np.where(one, 0, weights))])
+        total += np.where(above, of_zeros[end] - of_zeros[begin], 0)
+        begin, end = (np.where(above, ones[at], zeros[at]) for at in (begin, end))
+        order = np.argsort(one, kind="stable")
+        values, weights = values[order], weights[order]
+    return total
+
+
 def greatest_before(groups: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:
     """For each row the greatest of `values` among the rows of its group with a lesser `at`; NOTHING: there is none."""
     row = who_is_greatest_before(groups, at, values)

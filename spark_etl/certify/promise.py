@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +21,17 @@ from spark_etl.certify.arrays import (
     of_groups,
     pick,
     ranks,
+    sums_below,
     trust,
     valid,
     whole,
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
-from spark_etl.checks.ranges import scanned
+from spark_etl.checks.ranges import Scanned, scanned
 
 WRITES = ("key", "gts", "deleted")
 _NOBODYS = -1
-_BOUNDS_MAX = 1000
 
 
 def counted(reads: Operations) -> Mapping[str, int]:
@@ -79,8 +81,6 @@ def _ranges_are_whole(
     scans = [(row, one) for row in range(len(asked)) for one in scanned(asked[row], told[row])]
     if not scans:
         return
-    bounds = {one[:2]: None for _, one in scans}
-    trust(len(bounds) <= _BOUNDS_MAX, "ranges of many bounds")
     rows = np.array([row for row, _ in scans])
     there = np.zeros(len(scans), np.int64)
     for shard, table in zip(shards, writes, strict=True):
@@ -90,22 +90,28 @@ def _ranges_are_whole(
         place[looks[0][mine]] = mine
         at[place[rows] >= 0] = looks[2][place[rows][place[rows] >= 0]]
         when, seen_at = ranks(halves(table["gts"]), at)
-        order = np.lexsort((when, names(table["key"])[0]))
+        key, low, high = _in_order(whole(table["key"]).cast(pa.binary()), [one for _, one in scans])
+        order = np.lexsort((when, key))
         lives = ~numbers(table["deleted"])[order].astype(bool)
-        keys = whole(table["key"]).take(pa.array(order))
-        same = np.zeros(len(order), bool)
-        same[1:] = np.asarray(pc.equal(keys[1:], keys[:-1]))
-        before = np.zeros(len(order), bool)
-        before[1:] = lives[:-1]
-        change = lives.astype(np.int64) - (before & same)
-        for first, end in bounds:
-            inside = pc.greater_equal(keys, first)
-            inside = np.asarray(pc.and_(inside, pc.less(keys, end)) if end else inside)
-            in_time = np.argsort(when[order][inside], kind="stable")
-            counts = np.concatenate([[0], np.cumsum(change[inside][in_time])])
-            who = np.array([number for number, (_, one) in enumerate(scans) if one[:2] == (first, end)])
-            there[who] += counts[np.searchsorted(when[order][inside][in_time], seen_at[who], side="right")]
+        before = np.append(False, lives[:-1] & (key[order][1:] == key[order][:-1])) if len(order) else lives
+        change = lives.astype(np.int64) - before
+        in_time = np.argsort(when[order], kind="stable")
+        known = np.searchsorted(when[order][in_time], seen_at, side="right")
+        below = partial(sums_below, key[order][in_time], change[in_time], known)
+        there += below(high) - below(low)
     trust(there == np.array([one.number for _, one in scans]), "another number of keys than stood in a range")
+
+
+def _in_order(keys: pa.Array, scans: Sequence[Scanned]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The keys as numbers that sort as they do; and of each scan the number of its first key, and of the one behind its
+    last."""
+    known = pc.unique(keys)
+    ordered = known.take(pc.sort_indices(known))
+    bounds = {bound for one in scans for bound in one[:2]}
+    places = {bound: bisect_left(range(len(ordered)), bound, key=lambda n: ordered[n].as_py()) for bound in bounds}
+    low = np.array([places[one.first] for one in scans])
+    high = np.array([places[one.end] if one.end else len(ordered) for one in scans])
+    return numbers(pc.index_in(keys, value_set=ordered)), low, np.maximum(low, high)
 
 
 def _as_it_stood(

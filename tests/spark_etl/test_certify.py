@@ -31,6 +31,7 @@ from spark_etl.certify.arrays import (
     names,
     ranks,
     rise,
+    sums_below,
     together,
 )
 from spark_etl.certify.proof import (
@@ -234,6 +235,17 @@ def naive_reads(found: list[tuple[str, str, int, int]]) -> bool:
         if kind in "rp" and seen != right:
             return False
     return True
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 20)), max_size=5),
+)
+def test_sums_of_what_is_less_among_the_first(rows: list[tuple[int, int]], asked: list[tuple[int, int]]):
+    asked = [(min(first, len(rows)), bound) for first, bound in asked]
+    columns = [np.array([row[n] for row in table], np.int64) for table in (rows, asked) for n in (0, 1)]
+    expected = [sum(weight for value, weight in rows[:first] if value < bound) for first, bound in asked]
+    assert sums_below(*columns).tolist() == expected
 
 
 @given(accesses)
