@@ -5,7 +5,7 @@ they do. The replica writes into the store's write buffer. From time to time the
 at a completed position; once the journal has flushed everything up to there, the frozen layer goes to LMDB in one
 transaction, in a thread. So LMDB is always a prefix of what the journal holds, and recovery is LMDB plus what the
 journal has delivered after that position. While a buffer fills faster than the disk takes it, requests are refused
-(503) and nothing is read from peers.
+(503), and if that does not help nothing is read from peers.
 """
 
 from __future__ import annotations
@@ -424,8 +424,8 @@ class LiveReplica:
         self._hold_if_full()
 
     def _hold_if_full(self) -> None:
-        """Between batches: while the buffer is full nothing more is delivered, for nothing comes in."""
-        full = bool(self.overload())
+        """Between batches: while the buffer is too full nothing more is delivered, for nothing comes in."""
+        full = self._store.pending_bytes > self.config.limits.held_bytes
         if full != self._held and self._host is not None:
             self._held = full
             self._host.hold(full)

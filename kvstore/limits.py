@@ -19,7 +19,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     fit a message of the protocol (64 MiB) when a leader takes over.
     timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
-    buffer_bytes_max: write buffer beyond which requests get a 503. segment_bytes_max: of a journal file.
+    buffer_bytes_max: write buffer beyond which requests get a 503; see `held_bytes`. segment_bytes_max: of a journal
+    file.
     journal_keep_bytes: of which stays for others that lag. stop_deadline_ms: for open requests, when it stops.
     disk_full_bytes: with less room on its disk a replica refuses what adds to the data (507); deletions and reads go
     on. disk_stop_bytes: with less it stands still, not ready and not voting, until there is more.
@@ -47,6 +48,13 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     history_bytes_max: int = HISTORY_BYTES_MAX
     watches_max: int = 2_000
     watch_buffer_bytes_max: int = 16 * MIB
+
+    @property
+    def held_bytes(self) -> int:
+        """Write buffer beyond which nothing more is delivered, for nothing is read from peers. What was under way when
+        requests began to be refused has room before: a leader that does not read hears nobody who obeys it, and under
+        such a load the next one would fare alike."""
+        return self.buffer_bytes_max * 3 // 2
 
     def problem(self) -> str:
         """What is wrong with them, beginning with the key; empty if nothing is."""

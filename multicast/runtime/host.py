@@ -39,7 +39,8 @@ REQUESTS_MAX = 20_000
 SOON_US = 20_000
 """What has time is processed after so long if nothing else happens before."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
-"""Journal bytes that wait for the disk; beyond, nothing is read from peers and no request is taken."""
+"""Journal bytes that wait for the disk; beyond, nothing is read from peers. Requests are refused beyond half of them,
+so that it hardly comes to that: a leader that does not read hears nobody who obeys it."""
 
 log = structlog.get_logger("multicast.runtime")
 
@@ -300,7 +301,7 @@ class Host:
             raise HostStopped("this replica is not running; nothing was done")
         if self._suspended:
             raise Overloaded("this replica stands still")
-        if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX:
+        if self._writer.pending_bytes > UNWRITTEN_BYTES_MAX // 2:
             raise Overloaded("the disk does not keep up")
 
     def _receive(self, peer: ProcessId, data: bytes) -> None:

@@ -101,6 +101,33 @@ async def test_who_ends_during_a_slow_commit_ends_well_and_has_everything_at_the
     await replica.stop()
 
 
+async def test_a_leader_whose_buffer_is_full_refuses_requests_and_stays(tmp_path: Path) -> None:
+    """Its commit takes longer than anybody's patience with a leader whom nobody seems to obey."""
+    limits = {"buffer_bytes_max": 2 << 20, "commit_bytes": 1 << 16}
+    patience = {"heartbeat_us": 30_000, "election_timeout_us": 300_000}
+    made = msgspec.structs.replace(make_cluster(tmp_path, 1, 3, "white_box", **limits), protocol_options=patience)
+    (tmp_path / "faults").write_bytes(msgspec.json.encode(Faults(commit_ms=1_500)))
+    slow = host.LiveReplica(tmp_path, made, 0, Failpoints(tmp_path / "faults"))
+    replicas = [slow, *(host.LiveReplica(tmp_path, made, number) for number in (1, 2))]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await eventually(lambda: not any(replica.unready() for replica in replicas), "all are ready")
+        await eventually(lambda: slow.status()["role"] == "leader", "it leads")
+        before = [replica.status()["leader_changes"] for replica in replicas]
+        number = 0
+        while not slow.overload():
+            number += 1
+            put = Transaction((), (Put(b"k%d" % number, bytes(100_000)),))
+            assert isinstance(await executed(slow, slow.new_message_id(), put), Answered)
+        assert not slow._held
+        (tmp_path / "faults").unlink()
+        await eventually(lambda: not slow.overload(), "it takes requests again")
+        assert isinstance(await executed(slow, slow.new_message_id(), PUT), Answered)
+        assert [replica.status()["leader_changes"] for replica in replicas] == before
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
 @pytest.mark.parametrize("free_bytes", [0, 1 << 20, 20 << 20], ids=["none", "little", "some"])
 async def test_a_full_disk_stops_its_replica_and_no_other_until_there_is_room(tmp_path: Path, free_bytes: int) -> None:
     """The leader's. With some room left it takes nothing that adds, and stands."""

@@ -420,11 +420,18 @@ async def test_no_more_is_taken_than_the_disk_writes(
     await cluster.start(0, disk=disk)
     await cluster.start(1)
     await cluster.connected()
+    link = cluster.hosts[0]._links.incoming[1].connection
+    disk.gate.clear()
+    await cluster.multicast(0, bytes(60_000))
+    with pytest.raises(Overloaded, match="the disk does not keep up"):
+        await cluster.multicast(0, b"one more")
+    assert link._transport.is_reading(), "but peers are heard, or this one would soon not lead any more"
+    disk.gate.set()
+    await eventually(lambda: cluster.hosts[0].status()["unwritten_bytes"] == 0)
     disk.gate.clear()
     await cluster.multicast(0, bytes(150_000))
     with pytest.raises(Overloaded, match="the disk does not keep up"):
         await cluster.multicast(0, b"one more")
-    link = cluster.hosts[0]._links.incoming[1].connection
     assert not link._transport.is_reading(), "peers keep their messages"
     disk.gate.set()
     await eventually(lambda: link._transport.is_reading())
