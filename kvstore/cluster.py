@@ -1,8 +1,7 @@
 """All replicas of a cluster as processes on this machine: start, status, stop.
 
 A replica is started as `python -m kvstore serve`, in its own session, so that Ctrl-C in a terminal reaches only the
-command that started it; its output is appended to `DIR/replicas/<id>/log`, and a large one is `log.1` from the next start
-on.
+command that started it; its output is appended to `DIR/replicas/<id>/log`, which is put aside when it is large.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A new replica in the place of one: new disk, perhaps another machine, the same id.
 
 Theory of operation. To its shard the new one is the old one without its disk (`multicast.parts.rejoin`), so it needs
-all others of its shard. Before it starts, these are told of it (`POST /v1/replaced`): from then on they read nothing
-of the old machine, whether it runs or returns, and the file from which they start says so, too. So what the old one
-may still say to other shards is of ballots that its shard has begun before, as if it had said it before its disk was
-lost. Replicas of other shards are told, too; one that is not reached learns the address when the new one greets it, and
-needs a copy of `cluster.json` before it is started again.
+all others of its shard. Before the old one is ended, these are told of it (`POST /v1/replaced`): from then on they read
+nothing of the old machine, whether it runs or returns, and the file from which they start says so, too. So what the old
+one may still say to other shards is of ballots that its shard has begun before, as if it had said it before its disk
+was lost. Replicas of other shards are told, too; one that is not reached learns the address when the new one greets it,
+and needs a copy of `cluster.json` before it is started again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from kvstore.process import Handle, is_here
 from multicast.types import ProcessId
 
 TELL_SECONDS = 10.0
+
+
+class Unheard(ClusterError):
+    """No other replica has heard of the new one: all is as it was."""
 
 
 def replace_replica(
@@ -63,13 +67,17 @@ def _replace_replica(
     _check_others(before, old)
     if after.tls:
         certificates.bring(directory, to, after, new, say)
+    changing.replace(directory, before, after)
+    try:
+        _tell(after, new, say)
+    except Unheard:
+        changing.replace(directory, after, before)
+        raise
     _put_away(config.replica_directory(directory, replica_id), new.since, say)
     if to != directory:
         _put_away(config.replica_directory(to, replica_id), new.since, say)
         to.mkdir(parents=True, exist_ok=True)
         config.save(to, after)
-    changing.replace(directory, before, after)
-    _tell(after, new, say)
     started = start(to, after, new, lost_disk=True, insecure=insecure)
     problems: list[str] = []
     wait_ready(to, msgspec.structs.replace(after, replicas=(new,)), [started], problems, say)
@@ -103,16 +111,19 @@ def _put_away(home: Path, since: int, say: Callable[[str], None]) -> None:
 
 
 def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) -> None:
-    """All other replicas; those of its shard must have heard."""
-    body = msgspec.json.encode(new)
-    for other in known.present:
-        if other.id == new.id:
-            continue
+    """All other replicas, its shard first, all of whose must have heard. ClusterError; Unheard if none has."""
+    body, heard = msgspec.json.encode(new), False
+    others = [replica for replica in known.present if replica.id != new.id]
+    for other in sorted(others, key=lambda replica: replica.shard != new.shard):
         try:
             status, answer = fetch(f"{other.url}/v1/replaced", TELL_SECONDS, body)
             problem = "" if status == 200 else answer.decode(errors="replace")[:300]
+            refused = 400 <= status < 500
         except OSError as error:
-            problem = str(error)
+            problem, refused = str(error), False
+        heard = heard or not refused
+        if problem and not heard:
+            raise Unheard(f"replica {other.id} refuses the new replica {new.id}, and nothing was changed: {problem}")
         if problem and other.shard == new.shard:
             raise ClusterError(f"replica {other.id} was not told: {problem}; give the same command again")
         if problem:

@@ -120,6 +120,7 @@ def nemesis_command(
     backups: Annotated[bool, typer.Option(help="Backups are made and verified.")] = True,
     members: Annotated[bool, typer.Option(help="Replicas are added and removed.")] = True,
     growth: Annotated[bool, typer.Option(help="A shard is added.")] = True,
+    disks: Annotated[bool, typer.Option(help="Replicas of that shard are replaced.")] = True,
 ) -> int:
     """Run a new cluster on this machine under load and faults, and judge it: exit status 0 only if nothing is wrong."""
     from client_sdk import KvError
@@ -132,7 +133,7 @@ def nemesis_command(
         raise UserError(f"nemesis: --minutes is more than 0 and at most {24 * 60}, not {minutes:g}")
     try:
         names = tuple(name.strip() for name in only.split(",") if name.strip())
-        wanted = zip(KINDS, (moves, backups, members, growth), strict=True)
+        wanted = zip(KINDS, (moves, backups, members, growth, disks), strict=True)
         kinds = tuple(kind for kind, there in wanted if there)
         share = 1.0 if leaders else run.LEADER_SHARE
         plan = run.Plan(

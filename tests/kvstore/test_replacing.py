@@ -159,6 +159,27 @@ def test_what_the_new_one_needs_is_looked_for_before_the_old_one_is_ended(
     assert config.load(directory) == made and (directory / "replicas" / "0").is_dir()
 
 
+@pytest.mark.parametrize(("answers", "changed"), [([400], False), ([200, 400], True), ([503], True)])
+def test_the_old_one_stays_until_all_others_of_its_shard_have_heard(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, answers: list[int], changed: bool
+) -> None:
+    """Whom nobody has heard of is not in the file, either."""
+    made = make_cluster(directory, 2, 3, "white_box")
+    told: list[str] = []
+
+    def fetch(url: str, *_: object) -> tuple[int, bytes]:
+        told.append(url)
+        return answers[len(told) - 1], b"no"
+
+    monkeypatch.setattr(replacing, "is_ready", lambda _: True)
+    monkeypatch.setattr(replacing, "fetch", fetch)
+    says = "give the same command again" if changed else "replica 3 refuses .* replica 5, and nothing was changed: no"
+    with pytest.raises(ClusterError, match=says):
+        replacing.replace_replica(directory, 5, {}, directory, str)
+    assert told == [f"{made.replica(one).url}/v1/replaced" for one in (3, 4)[: len(answers)]]
+    assert (config.load(directory) != made) is changed and (directory / "replicas" / "5").is_dir()
+
+
 def test_without_all_others_of_the_shard_nothing_is_changed(directory: Path) -> None:
     made = make_cluster(directory, 1, 3, "white_box")
     with pytest.raises(ClusterError, match=r"replica 0 of shard 0 is not ready.*nothing was changed"):

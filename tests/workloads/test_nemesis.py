@@ -10,10 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from kvstore import config
 from multicast import registry
 from multicast.runtime.failpoints import Faults
+from tests.kvstore.live import make_cluster
+from workloads.nemesis import operations
 from workloads.nemesis.cluster import Cluster, Replica
 from workloads.nemesis.faults import FAULTS, KILLED, Scene, Wrong, failing_journal, survived, wiped_disk
 from workloads.nemesis.gaps import Seen, split
@@ -47,6 +51,27 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
         assert running.wait(60) == 130
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(str(tmp_path).encode() in line for line in lines)
+
+
+async def test_replicas_of_the_added_shard_are_replaced_if_it_can_do_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_cluster(tmp_path, 2, 3, "white_box")
+    ran: list[tuple[str, ...]] = []
+
+    async def execute(module: str, *arguments: str) -> int:
+        ran.append(arguments)
+        return 0
+
+    monkeypatch.setattr(operations, "execute", execute)
+    done = operations.Operations(Cluster(tmp_path, "white_box", 1, 3), 1, operations.KINDS, print, print)
+    for added, replaced in (((), None), ((1,), True)):
+        config.save(tmp_path, msgspec.structs.replace(made, added_shards=added))
+        assert await done._replace(random.Random(1)) is replaced
+    assert [arguments[:3] for arguments in ran] == [("cluster", "replace-replica", str(tmp_path))]
+    assert ran[0][3] in ("3", "4", "5") and not operations.Operations(
+        Cluster(tmp_path, "ft_skeen", 1, 3), 1, (operations.DISKS,), print, print
+    ).outcomes
 
 
 # -- what a replica must do --------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """What operators do with the cluster meanwhile: slots move, backups are made and verified, members come and go, and
-once a shard is added, to which slots move, too.
+once a shard is added, to which slots move, too, and whose replicas get other disks.
 
 What fails under faults is counted, for it may be asked for again; a backup that says it was made must be whole.
 Who is added to a shard is removed from it soon after, an added shard stays; no fault meets those, and nothing stands
@@ -23,10 +23,12 @@ from multicast import registry
 from multicast.types import GroupId
 from workloads.nemesis.cluster import Cluster, execute
 
-MOVES, BACKUPS, MEMBERS, GROWTH = "moves", "backups", "members", "growth"
-KINDS = (MOVES, BACKUPS, MEMBERS, GROWTH)
+MOVES, BACKUPS, MEMBERS, GROWTH, DISKS = "moves", "backups", "members", "growth", "disks"
+KINDS = (MOVES, BACKUPS, MEMBERS, GROWTH, DISKS)
 MOVED_SLOTS_MAX = 3_000
-PAUSE_SECONDS = {MOVES: (0.5, 3.0), BACKUPS: (2.0, 10.0), MEMBERS: (1.0, 8.0), GROWTH: (5.0, 20.0)}
+PAUSE_SECONDS = {
+    MOVES: (0.5, 3.0), BACKUPS: (2.0, 10.0), MEMBERS: (1.0, 8.0), GROWTH: (5.0, 20.0), DISKS: (1.0, 15.0)
+}  # fmt: skip
 FOUNDERS = (1, 3)
 """An added shard begins with so many replicas."""
 STAY_SECONDS = (0.5, 8.0)
@@ -53,6 +55,7 @@ class Operations:
             BACKUPS: ("backups", self._back_up, True),
             MEMBERS: ("members added and removed", self._come_and_go, specification.changes_members),
             GROWTH: ("shards added", self._grow, specification.changes_members),
+            DISKS: ("replicas replaced", self._replace, specification.changes_members),
         }
         self._chosen = {kind: possible[kind] for kind in kinds if possible[kind][2]}
         self.outcomes = {name: Counter(ok=0, failed=0, unknown=0) for name, _, _ in self._chosen.values()}
@@ -118,6 +121,20 @@ class Operations:
         self._grown = config.load(self._cluster.directory).added_shards
         return True
 
+    async def _replace(self, rng: random.Random) -> bool | None:
+        """One of the added shard, by one with an empty disk; None: there is none that the others could do without."""
+        founders = self._founders()
+        if len(founders) < max(FOUNDERS):
+            return None
+        chosen = rng.choice(founders)
+        self._say(f"replica {chosen} gets an empty disk")
+        return await self._change("replace-replica", str(chosen))
+
+    def _founders(self) -> list[int]:
+        """Who is of an added shard since its beginning."""
+        known = config.load(self._cluster.directory)
+        return [replica.id for replica in known.present if replica.shard in known.added_shards and not replica.added]
+
     def _guests(self, shard: GroupId | None = None) -> list[int]:
         """Who was added to this shard, or to any, and not removed."""
         present = config.load(self._cluster.directory).present
@@ -133,9 +150,7 @@ class Operations:
 
     def close(self) -> None:
         """No process is left of those who were added, to a shard or with one."""
-        known = config.load(self._cluster.directory)
-        founders = [replica.id for replica in known.present if replica.shard in known.added_shards]
-        for guest in dict.fromkeys([*self._guests(), *founders]):
+        for guest in dict.fromkeys([*self._guests(), *self._founders()]):
             handle = Handle.of(config.replica_directory(self._cluster.directory, guest))
             if handle is not None:
                 handle.send(signal.SIGKILL)
