@@ -74,7 +74,7 @@ def _deletion(path: str, message_id: MessageId | None, timeout: float | None) ->
 
 
 def list_rights(*, timeout: float | None = None) -> Request[RightsJson]:
-    """All roles, and all tokens by id, as the replica that answers knows them."""
+    """All roles, and all tokens by id."""
 
     def parse(answer: Answer) -> RightsJson:
         return msgspec.json.decode(answer.body, type=RightsJson)

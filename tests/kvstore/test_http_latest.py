@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,12 @@ async def test_what_was_given_through_another_replica_counts_at_once(known: int,
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             writer.close()
         assert node.asked == 1
+
+
+async def test_rights_are_listed_as_they_were_left_wherever_that_was() -> None:
+    async with serving(Behind(*KNOWN)) as client:
+        told = json.loads((await client("GET", "/v1/admin/rights"))[2])
+    assert [one["name"] for one in told["tokens"]] == ["ann"] and list(told["roles"]) == ["some"]
 
 
 async def test_those_who_come_together_cause_one_read_and_are_refused_if_there_is_nothing_new() -> None:
