@@ -422,7 +422,7 @@ async def test_no_more_is_taken_than_the_disk_writes(
     await cluster.connected()
     link = cluster.hosts[0]._links.incoming[1].connection
     disk.gate.clear()
-    await cluster.multicast(0, bytes(60_000))
+    await cluster.multicast(0, bytes(30_000))
     with pytest.raises(Overloaded, match="the disk does not keep up"):
         await cluster.multicast(0, b"one more")
     assert link._transport.is_reading(), "but peers are heard, or this one would soon not lead any more"
