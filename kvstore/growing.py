@@ -32,7 +32,7 @@ from kvstore.cluster import (
     wait_ready,
 )
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check, check_exposure, replica_directory
-from kvstore.identity import prepare
+from kvstore.identity import has_data, prepare
 from kvstore.process import Handle, is_here, running
 from multicast import registry
 from multicast.types import GroupId, ProcessId, new_message_id
@@ -77,11 +77,7 @@ def _add_replica(
         check_exposure(config, replica)
     after = msgspec.structs.replace(config, epoch=config.epoch + 1, replicas=(*config.replicas, replica))
     check(after, f"with replica {replica.id}")
-    if config.tls:
-        certificates.bring(directory, directory, after, replica, say)
-    home = replica_directory(directory, replica.id)
-    if home.exists():
-        raise ConfigError(f"{home} is where a new replica would begin, and exists: move it away; nothing was changed")
+    _make_room(directory, after, [replica], say)
     prepare(directory, after, [replica])
     changing.replace(directory, config, after)
     started: list[Started] = []
@@ -93,7 +89,7 @@ def _add_replica(
         if not started or isinstance(error, Unchanged):
             stop_started(directory, started, say)
             changing.replace(directory, after, config)
-            shutil.rmtree(home)  # the next one has the same id, and perhaps another shard
+            shutil.rmtree(replica_directory(directory, replica.id))  # another shard's may have this id next
         raise
     problems: list[str] = []
     wait_ready(directory, msgspec.structs.replace(after, replicas=(replica,)), started, problems, say)
@@ -206,11 +202,22 @@ def _with_shard(
     for replica in new if not insecure else ():
         check_exposure(config, replica)
     check(after, f"with shard {shard}")
-    for replica in new if config.tls else ():
-        certificates.bring(directory, directory, after, replica, say)
+    _make_room(directory, after, new, say)
     prepare(directory, after, new)
     changing.replace(directory, config, after)
     return after, shard
+
+
+def _make_room(
+    directory: Path, after: ClusterConfig, new: Sequence[ReplicaConfig], say: Callable[[str], None]
+) -> None:
+    """What new replicas find where they begin: their certificates, and no data of others. ConfigError."""
+    for replica in new:
+        home = replica_directory(directory, replica.id)
+        if has_data(home):
+            raise ConfigError(f"{home} has data, and a new replica would begin there: move it away; nothing was changed")
+    for replica in new if after.tls else ():
+        certificates.bring(directory, directory, after, replica, say)
 
 
 def _next_ports(config: ClusterConfig) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstore import cluster, config, growing
+from kvstore.api.cluster import ClusterJson
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.process import Handle, running
@@ -125,9 +126,13 @@ def test_of_a_refused_replica_nothing_is_left_and_another_shard_may_have_the_id(
             growing.add_replica(tmp_path, shard, "127.0.0.1", "", None, str)
         assert config.load(tmp_path) == made and not home.exists()
     assert asked == [0, 1]
-    home.mkdir()
-    with pytest.raises(ConfigError, match=r"replicas/6 is where a new replica would begin, .* nothing was changed"):
+    (home / "journal").mkdir(parents=True)
+    (home / "journal" / "journal-00000000.seg").touch()
+    with pytest.raises(ConfigError, match=r"replicas/6 has data, and a new replica would begin there: .*; nothing was changed"):
         growing.add_replica(tmp_path, 0, "127.0.0.1", "", None, str)
+    monkeypatch.setattr(growing, "_told_by", lambda *_: ClusterJson(cluster_id="", shard_map={}, shards=[]))
+    with pytest.raises(ConfigError, match=r"replicas/6 has data, and a new replica would begin there: .*; nothing was changed"):
+        growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, str)
     assert config.load(tmp_path) == made and home.is_dir()
 
 
