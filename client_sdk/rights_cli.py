@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import Annotated, Any
 
 import typer
 
 from client_sdk import rights
 from client_sdk.cli import Timeout, open_client
+from kvstore.api.forms import text_or_b64
 from kvstore.api.rights import Access, PermissionJson, id_of
 from kvstore.console import Output, OutputOption, Target, UserError, make_app, print_json, say, tell
 
@@ -49,8 +51,8 @@ def role_put(
     of_keys: list[tuple[Access, list[str] | None, list[str] | None, list[str] | None]]
     of_keys = [("read", read, read_key, read_range), ("write", write, write_key, write_range)]
     for access, prefixes, keys, ranges in of_keys:
-        permissions += [PermissionJson(access=[access], prefix=prefix) for prefix in prefixes or ()]
-        permissions += [PermissionJson(access=[access], key=key) for key in keys or ()]
+        permissions += [_of_keys(access, prefix=prefix) for prefix in prefixes or ()]
+        permissions += [_of_keys(access, key=key) for key in keys or ()]
         permissions += [_of_range(access, told) for told in ranges or ()]
     permissions += [PermissionJson(access=["lease"])] if lease else []
     permissions += [PermissionJson(access=["admin"])] if admin else []
@@ -68,7 +70,15 @@ def _of_range(access: Access, told: str) -> PermissionJson:
     if not comma or "," in end or not (start or end):
         text = f"START,END, with one comma and a key on one side of it at least, not {told!r}"
         raise UserError(f"--{access}-range: {text}; keys with commas: PUT /v1/admin/roles/NAME")
-    return PermissionJson(access=[access], start=start or None, end=end or None)
+    return _of_keys(access, **{name: bound for name, bound in (("start", start), ("end", end)) if bound})
+
+
+def _of_keys(access: Access, **bounds: str) -> PermissionJson:
+    """Bytes that are no text, too."""
+    told: dict[str, Any] = {}
+    for name, bound in bounds.items():
+        told |= text_or_b64(name, os.fsencode(bound))
+    return PermissionJson(access=[access], **told)
 
 
 @role_app.command("delete")

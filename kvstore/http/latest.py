@@ -48,8 +48,9 @@ class Latest:
         self._pausing = False
         if not self._waiting:
             return
+        unready = self._node.unready()
+        key = None if unready else self._own_key()
         waiting, self._waiting = self._waiting, []
-        unready, key = self._node.unready(), self._own_key()
         if unready or key is None:
             self._pausing = True
             asyncio.get_running_loop().call_later(PACE_SECONDS, self._ask)

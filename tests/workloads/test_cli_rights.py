@@ -24,6 +24,7 @@ def test_a_role_is_of_prefixes_keys_and_ranges(shell: Shell) -> None:
     ]  # fmt: skip
     for wrong in ("mn", ",", "a,b,c"):
         assert "--read-range: START,END" in error_of(shell.data("role", "put", "some", "--read-range", wrong))
+    assert shell.data("role", "put", "some", "--read", "\udcff", "--write-key", "\udcff").status == 0
     assert shell.data("role", "delete", "some").status == 0
     assert "there is no role 'some'" in error_of(shell.data("role", "delete", "some"))
 
