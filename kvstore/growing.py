@@ -215,7 +215,7 @@ def _make_room(
     for replica in new:
         home = replica_directory(directory, replica.id)
         if has_data(home):
-            raise ConfigError(f"{home} has data, and a new replica would begin there: move it away; nothing was changed")
+            raise ConfigError(f"{home} has data, and a new replica would begin there: move it; nothing was changed")
     for replica in new if after.tls else ():
         certificates.bring(directory, directory, after, replica, say)
 

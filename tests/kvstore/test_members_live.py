@@ -128,10 +128,10 @@ def test_of_a_refused_replica_nothing_is_left_and_another_shard_may_have_the_id(
     assert asked == [0, 1]
     (home / "journal").mkdir(parents=True)
     (home / "journal" / "journal-00000000.seg").touch()
-    with pytest.raises(ConfigError, match=r"replicas/6 has data, and a new replica would begin there: .*; nothing was changed"):
+    with pytest.raises(ConfigError, match=r"replicas/6 has data, .* begin there: move it; nothing was changed"):
         growing.add_replica(tmp_path, 0, "127.0.0.1", "", None, str)
     monkeypatch.setattr(growing, "_told_by", lambda *_: ClusterJson(cluster_id="", shard_map={}, shards=[]))
-    with pytest.raises(ConfigError, match=r"replicas/6 has data, and a new replica would begin there: .*; nothing was changed"):
+    with pytest.raises(ConfigError, match=r"replicas/6 has data, .* begin there: move it; nothing was changed"):
         growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, str)
     assert config.load(tmp_path) == made and home.is_dir()
 
