@@ -1,9 +1,9 @@
 """Requests from their head to their answer: the time and the memory that each may take, and what is known of its fate.
 
-A body may arrive up to `OWN_BYTES` at its connection's own expense. Of a larger one what has come takes room among
-those that arrive: whoever announces much and sends nothing holds nothing, and who stops sending is refused, because
-what he has sent is held. Once a body is whole it waits for room among those that are ordered, which no unfinished one
-can take.
+A body may arrive up to `OWN_BYTES` at its connection's own expense, within `OWN_SECONDS`, for its request is one of
+those that may be open. Of a larger one what has come takes room among those that arrive: whoever announces much and
+sends nothing holds nothing, and who stops sending is refused, because what he has sent is held. Once a body is whole it
+waits for room among those that are ordered, which no unfinished one can take.
 
 How many may be under way, from their whole body to their answer, says `kvstore.http.admission`; it is asked before
 anything is done for a request.
@@ -42,6 +42,8 @@ from multicast.types import MessageId, Timestamp
 
 OWN_BYTES = 64 * 1024
 """What a connection may hold of a body, or of further requests, without having asked for room."""
+OWN_SECONDS = 5.0
+"""So long a body has to become whole, or larger than that."""
 LEAST_BYTES, LEAST_SECONDS = 32 * 1024, 1.0
 """Of a body that holds room at least so much has to come in so many seconds."""
 DEADLINE_GRAIN_SECONDS = 0.002
@@ -287,10 +289,13 @@ class Call:
     def body_grew(self, size: int) -> None:
         """So much of the body has come, and it is not whole: more is read when there is room for this."""
         if size <= OWN_BYTES:
+            if self._pace is None:
+                self._pace = asyncio.get_running_loop().call_later(OWN_SECONDS, self._stalled, OWN_BYTES, OWN_SECONDS)
             return
-        self._come = size
+        first, self._come = not self._come, size
         self._stuck = not self.calls.arriving.grow(self, size, self._may_arrive)
-        if self._pace is None:
+        if first:
+            self._end_pace()
             self._keep_pace()
 
     def _may_arrive(self) -> None:
@@ -300,23 +305,29 @@ class Call:
     def _keep_pace(self) -> None:
         """Again and again, until it is whole: enough of it must have come, unless it was we who did not read."""
         if self._pace is not None and not self._stuck and self._come - self._come_before < LEAST_BYTES:
-            self._pace = None
-            self.fail(errors.too_slow(LEAST_BYTES, LEAST_SECONDS))
+            self._stalled(LEAST_BYTES, LEAST_SECONDS)
             return
         self._come_before = 0 if self._stuck else self._come
         self._pace = asyncio.get_running_loop().call_later(LEAST_SECONDS, self._keep_pace)
 
-    def _arrived(self) -> None:
-        """It holds no room among those that arrive."""
-        if not self._come:
-            return
+    def _stalled(self, least_bytes: int, seconds: float) -> None:
+        self._pace = None
+        self.fail(errors.too_slow(least_bytes, seconds))
+
+    def _end_pace(self) -> None:
         if self._pace is not None:
             self._pace.cancel()
             self._pace = None
-        self.calls.arriving.leave(self)
+
+    def _arrived(self) -> None:
+        """It holds no room among those that arrive."""
+        self._end_pace()
+        if self._come:
+            self.calls.arriving.leave(self)
 
     def body_read(self, body: bytes) -> None:
-        """All of it is here."""
+        """All of it is here, and may have to wait; it is not its client who is waited for."""
+        self._end_pace()
         self.under_way()
         if self.calls.ordering.take_now(len(body)):
             self._ordering = len(body)

@@ -91,8 +91,8 @@ def too_much_read() -> Problem:
 
 
 def too_slow(least_bytes: int, seconds: float) -> Problem:
-    """408: what has come of a body takes room that others need."""
-    detail = f"of a large body less than {least_bytes} bytes came within {seconds:g} s"
+    """408: its request, or what has come of its body, takes room that others need."""
+    detail = f"the body is not whole, and less than {least_bytes} bytes of it came within {seconds:g} s"
     return Problem(408, "body_too_slow", detail, retryable=True, field="body")
 
 

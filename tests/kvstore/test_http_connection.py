@@ -385,6 +385,35 @@ async def test_a_body_that_holds_room_and_stalls_is_refused(monkeypatch: pytest.
         await end(writer)
 
 
+@pytest.mark.parametrize("sent", [0, 5], ids=["nothing", "half"])
+async def test_a_small_body_that_stalls_is_refused_however_much_time_its_client_gives(
+    monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    """It holds one of the places for requests."""
+    monkeypatch.setattr("kvstore.http.calls.OWN_SECONDS", 0.05)
+    async with serving(FakeNode(done)) as client:
+        reader, writer = await connect(client)
+        head = b"PUT /v1/kv/a HTTP/1.1\r\nHost: x\r\nX-Timeout-Ms: 60000\r\nContent-Length: 10\r\n\r\n"
+        writer.write(head + bytes(sent))
+        status, body = await asyncio.wait_for(response(reader), 30)
+        assert (status, b"body_too_slow" in body, b"not_applied" in body) == (408, True, True)
+        assert len(client.api.calls) == 0
+        await end(writer)
+
+
+async def test_a_whole_body_that_waits_for_room_is_not_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.http.calls.LEAST_SECONDS", 0.5)
+    async with serving(FakeNode(done), in_flight_bytes_max=1 << 20) as client:
+        calls = client.api.calls
+        assert calls.ordering.take_now(1 << 20)
+        asked = asyncio.create_task(client("PUT", "/v1/kv/a", bytes(500_000)))
+        await eventually(lambda: bool(calls.ordering._waiting))
+        assert all(call._pace is None for call in calls._open)
+        calls.ordering.give(1 << 20)
+        assert (await asked)[0] == 200
+        assert calls.arriving.free == calls.arriving.bytes_max
+
+
 async def test_large_bodies_wait_for_one_another_and_all_are_taken() -> None:
     async with serving(FakeNode(done), in_flight_bytes_max=1 << 20) as client:
         answers = await asyncio.gather(*(client("PUT", f"/v1/kv/{i}", bytes(700_000)) for i in range(6)))
