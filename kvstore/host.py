@@ -225,8 +225,7 @@ class LiveReplica:
         """This replica takes the place of the one with its id, from now on and after every restart. ConfigError."""
 
         def placed(stored: ClusterConfig) -> ClusterConfig:  # each may know of one who was added that the other lacks
-            knows = any(one.id == replica.id for one in stored.replicas)
-            known = (stored if knows else self.config).replica(replica.id)
+            known = (stored if replica.id in [r.id for r in stored.replicas] else self.config).replica(replica.id)
             if replica.id == self.me.id or replica.shard != known.shard or replica.since < known.since:
                 raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
             return stored.with_replica(replica)

@@ -118,8 +118,9 @@ def test_what_cannot_be_put_in_place_is_refused(tmp_path: Path, replica_id: int,
 
 def test_one_that_was_added_is_replaced_though_the_file_of_this_machine_lacks_it(tmp_path: Path) -> None:
     made = make_cluster(tmp_path, 1, 3, "white_box")
+    config.save(tmp_path, made)
     replica = LiveReplica(tmp_path, made, 0)
-    added = msgspec.structs.replace(made.replica(2), id=3, peer_port=made.replica(2).peer_port + 50)
+    added = msgspec.structs.replace(made.replica(2), id=3, peer_port=7, http_port=8)
     replica.config = made.with_replica(added)
     replica.put_in_place(msgspec.structs.replace(added, since=8))
     assert config.load(tmp_path).replica(3).since == replica.config.replica(3).since == 8
