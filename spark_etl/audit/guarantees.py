@@ -32,6 +32,10 @@ MODEL_OF = {
     "strict serializability": consistency.STRICT,
     PER_KEY: consistency.LINEARIZABLE,
 }
+_AT_ONE_TIME = (
+    "no cycle of dependencies and real time, but one with the order within sessions, where an answer and the next"
+    " invocation are at one time"
+)
 _WITHOUT_CLIENTS = {PLAIN + base for base in BASES}
 
 
@@ -185,8 +189,12 @@ class Guarantees:
             self._residue(found)
         if strict == VALID and self.in_sessions and not self.no_sessions:
             found[SESSION + "serializable"] = (HOLDS, self.in_sessions)
+        if found[consistency.STRICT][0] == BROKEN and strict == VALID:
+            found[consistency.STRICT] = (BROKEN, _AT_ONE_TIME)
         for name, model in MODEL_OF.items():
-            if (verdict := case.verdict(name)) in (VALID, VIOLATED):
+            verdict = case.verdict(name)
+            in_order = model != consistency.STRICT or self.in_sessions or self.no_sessions or found[model][0] == HOLDS
+            if verdict == VIOLATED or (verdict == VALID and in_order):
                 found[model] = (HOLDS if verdict == VALID else BROKEN, f"see {name}")
         if self.blind:
             lost = "a part of the client history is missing"
@@ -196,10 +204,13 @@ class Guarantees:
         return rows
 
     def _agree(self, rows: Mapping[str, ModelVerdict]) -> None:
-        """What is not determined by itself may follow from another property."""
+        """What is not determined by itself may follow from another property. The models are of sessions, too, which
+        real time may not put in order."""
         for prop in self.case.properties:
             row = rows.get(MODEL_OF.get(prop.name, ""))
-            if row is not None and prop.verdict == UNDETERMINED and row.verdict != OPEN:
+            if row is None or row.verdict == OPEN:
+                continue
+            if prop.verdict == UNDETERMINED or (prop.verdict == VALID and row.verdict == BROKEN):
                 prop.verdict, prop.note = VALID if row.verdict == HOLDS else VIOLATED, row.why
 
     def _why_not(self, model: str) -> str:

@@ -144,7 +144,7 @@ class Rows:
             if op.told is not None:
                 gets = [["get", f"{case}:{key}"] for key in op.told]
                 begin["asked"] = json.dumps({"success": gets, "failure": gets})
-            events[file].append((op.invoke, 0, n, begin))
+            events[file].append((op.invoke, 1, n, begin))
             if op.type:
                 end = {**base, "type": op.type, "at_us": op.complete, "succeeded": op.succeeded}
                 end["version"] = None if op.version is None else version(case, op.version)
@@ -153,7 +153,7 @@ class Rows:
                     end["told"] = json.dumps([None if value is None else f"={value}" for value in op.told.values()])
                 if op.place:
                     end |= {"shard": case * SHARDS + op.place[0], "position": op.place[1]}
-                events[file].append((op.complete, 1, n, end))
+                events[file].append((op.complete, 2 * (op.complete == op.invoke), n, end))
         for found in events.values():
             for line, (_, _, _, event) in enumerate(sorted(found, key=lambda e: e[:3]), 1):
                 self.tables["history"].append({**event, "line": line})

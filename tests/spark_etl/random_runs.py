@@ -109,7 +109,8 @@ def _op(rng: Random, one: int, version: int, answer: str, seen: dict[str, int], 
 
 
 def _processes(rng: Random, run: Run) -> None:
-    """Who did what: every process one after the other. Some runs have clocks that do not follow the versions."""
+    """Who did what: every process one after the other. Some runs have clocks that do not follow the versions. Some
+    operations are invoked at the very time at which the one before them was answered."""
     spread = rng.choice((0, 0, 30, 80))
     files = rng.choice((["h"], ["h"], ["g", "h"]))
     free: dict[tuple[str, int], float] = {}
@@ -120,6 +121,8 @@ def _processes(rng: Random, run: Run) -> None:
         op.file = rng.choice(files)
         fitting = [p for p in range(4) if free.get((op.file, p), -1) < op.invoke]
         op.process = rng.choice(fitting or [100 + op.id])
+        if (op.file, op.process) in free and op.id % 3 == 0:
+            op.invoke = int(free[op.file, op.process])
         free[op.file, op.process] = op.complete if op.type in ("ok", "fail") else float("inf")
 
 
@@ -232,6 +235,12 @@ def backwards(run: Run) -> None:
     """By the clock the operations took place in the opposite order."""
     for op in run.ops:
         op.invoke, op.complete = 5000 - op.complete, 5000 - op.invoke
+
+
+def at_one_time(run: Run) -> None:
+    """By the clock the last operation was first, and when it was answered its process invoked the first one."""
+    first, *_, last = run.ops
+    last.invoke, last.complete, first.invoke, first.complete = 1000, 1010, 1010, 1020
 
 
 def last_unknown(run: Run) -> None:
@@ -412,6 +421,7 @@ KNOWN = {
     "a message that another shard has passed": tiny("wa | wb | wc", passed),
     "a message that another shard has passed before one came too late": tiny("wa | wb | wc | wd", passed_and_late),
     "a stale read of a key with the name of no version": tiny("wa | wa | ra=1", called("version 00-1")),
+    "an own write missed at one time by the clock": tiny("ra=0 | wa", at_one_time),
     "a repetition at one of two replicas": tiny("wa | wb", another_state, repeated_elsewhere),
     "a transaction of an unaccounted message": tiny("wa | wb", unaccounted),
     "another account of what was not delivered": tiny("wa | wb", another_state, another_status, undelivered),
