@@ -6,10 +6,12 @@ Everything here is plain data. Protocols, hosts and applications share it; it im
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
+
+Mark = TypeVar("Mark", int, "Timestamp")
 
 ProcessId = int
 """One replica. Unique over all groups; 0 <= id < 2**31."""
@@ -142,6 +144,12 @@ class AppMessage(msgspec.Struct, array_like=True, gc=False):
 def quorum_of(members: int) -> int:
     """f + 1 of 2f + 1: any two quorums have a process in common."""
     return members // 2 + 1
+
+
+def reached_by_majority(marks: Iterable[Mark]) -> Mark:
+    """The highest that a majority of the members has reached; marks: how far each has come."""
+    highest_first = sorted(marks, reverse=True)
+    return highest_first[quorum_of(len(highest_first)) - 1]
 
 
 def is_majority(members: Sequence[ProcessId], processes: Collection[ProcessId]) -> bool:

@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from multicast.protocol import Outbox
-from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, quorum_of
+from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, reached_by_majority
 
 LAST_KEY = b"D"
 KNOWN_PREFIX = b"d"
@@ -255,7 +255,7 @@ class DeliveredLog:
 
     def _mark_of(self, members: Sequence[ProcessId]) -> Timestamp:
         """What a majority of them has reached."""
-        return sorted((self._marks.get(p, ZERO) for p in members), reverse=True)[quorum_of(len(members)) - 1]
+        return reached_by_majority(self._marks.get(p, ZERO) for p in members)
 
     def _settle(self, group: GroupId, out: Outbox) -> list[MessageId]:
         settled: list[tuple[Timestamp, MessageId]] = []

@@ -16,7 +16,7 @@ member returns begins with a quorum of those who remember, so above it.
 from __future__ import annotations
 
 from multicast.membership import Views
-from multicast.types import Ballot, ProcessId, quorum_of
+from multicast.types import Ballot, ProcessId, reached_by_majority
 
 _FUTURE_MAX = 16
 
@@ -63,8 +63,7 @@ class GroupClocks:
                 self._reckon()
 
     def _reckon(self) -> None:
-        reached = sorted(self._clocks.values(), reverse=True)[quorum_of(len(self._clocks)) - 1]
-        self.quorum_clock = max(self.quorum_clock, reached)
+        self.quorum_clock = max(self.quorum_clock, reached_by_majority(self._clocks.values()))
 
     def extend(self, length: int, clock: int) -> None:
         """The own sequence has this length, and everything that the leader proposed up to `clock`."""

@@ -16,7 +16,7 @@ import msgspec
 
 from multicast.parts.deadlines import Deadlines
 from multicast.protocol import Outbox
-from multicast.types import ProcessId, Timestamp, quorum_of
+from multicast.types import ProcessId, Timestamp, reached_by_majority
 
 _KEPT = 64
 
@@ -70,6 +70,6 @@ class Truncation:
         """A member has told; this one has applied up to `instance`. Up to where instances may be dropped now."""
         reached = self._reached
         reached[sender] = max(reached[sender], applied.instance)
-        quorum = sorted(reached.values(), reverse=True)[quorum_of(len(self._members)) - 1]
+        quorum = reached_by_majority(reached.values())
         spare = max(min(reached.values()), instance - _KEPT)
         return min(quorum, spare, reached[self._self_id])

@@ -42,12 +42,15 @@ class HalfElects(WhiteBox):
     """Half of a group elects a leader."""
 
 
-@rewrite("_mark_of", "quorum_of(len(members)) - 1", "(len(members) + 1) // 2 - 1", part=DeliveredLog)
+@rewrite("_mark_of", "reached_by_majority(self._marks.get(p, ZERO) for p in members)",
+         "sorted([self._marks.get(p, ZERO) for p in members], reverse=True)[(len(members) + 1) // 2 - 1]",
+         part=DeliveredLog)  # fmt: skip
 class HalfHoldsIt(WhiteBox):
     """A watermark counts once half of a group has reached it."""
 
 
-@rewrite("_reckon", "quorum_of(len(self._clocks)) - 1", "(len(self._clocks) + 1) // 2 - 1", part=GroupClocks)
+@rewrite("_reckon", "reached_by_majority(self._clocks.values())",
+         "sorted(self._clocks.values(), reverse=True)[(len(self._clocks) + 1) // 2 - 1]", part=GroupClocks)  # fmt: skip
 class HalfOfTheClocks(PrimCast):
     """What half of the clocks have reached is the quorum's clock."""
 
@@ -72,7 +75,8 @@ class HalfReminds(FtSkeen):
     """Who has lost its disk comes back when half of each group has reminded it."""
 
 
-@rewrite("heard", "quorum_of(len(self._members)) - 1", "(len(self._members) + 1) // 2 - 1", part=Truncation)
+@rewrite("heard", "reached_by_majority(reached.values())",
+         "sorted(reached.values(), reverse=True)[(len(reached) + 1) // 2 - 1]", part=Truncation)  # fmt: skip
 class HalfHasApplied(FtSkeen):
     """Instances are dropped that only half of a group has applied, though others lack them."""
 
