@@ -3,8 +3,12 @@
 Every process has a coordinator; it acts while its process leads the consensus on views. What a flush is, and why
 nothing is lost in it: parts.views.
 
+A process lives if it says so, by way of its disk, and has echoed a pulse of the consensus's leader (parts.election).
+Who is heard but does not hear, or writes nothing any more, would never answer a flush; nobody may have to wait for it.
+It comes back when it does both again.
+
     message    from -> to                      durable before it leaves
-    Alive      process -> coordinator          -
+    Alive      process -> coordinator          whatever it has written
     Flush      coordinator -> process          -
     Flushed    process -> coordinator          that it stopped, and what it holds (parts.views)
 """
@@ -28,7 +32,8 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "enter": dict.fromkeys((WATCHING, FLUSHING, PROPOSED), WATCHING),
 }
 """What happens -> state before -> state after; nothing else may happen. "lead": a ballot begins, and nothing of an
-earlier one counts. FLUSHING: collects answers, and what not all have. PROPOSED: waits for the decision."""
+earlier one counts. FLUSHING: collects answers, and what not all have, and hands that out. PROPOSED: waits for the
+decision."""
 
 
 class Flush(msgspec.Struct, array_like=True, tag=3, gc=False):
@@ -38,7 +43,7 @@ class Flush(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class Alive(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """I know this view. stopped: somebody has begun to flush it."""
+    """I know this view, and my disk works. stopped: somebody has begun to flush it."""
 
     view: int
     stopped: bool
@@ -48,8 +53,10 @@ class Coordinator:
     """One process's.
 
     timeout_us: silence after which a process does not live. may_propose(): it leads, and nothing waits for a decision.
-    propose(new): to the consensus. ask(holder, spans, now, out): have these casts sent.
-    state: see `TRANSITIONS`. heard: when each process was heard last. gathering: the answers to the flush.
+    propose(new): to the consensus. ask(holder, spans, now, out): have these casts sent. portion_bytes: about how much a
+    proposal carries.
+    state: see `TRANSITIONS`. heard: when each process was heard last. reached: when it last answered this one.
+    gathering: the answers to the flush. handed: the casts of this view that were handed out, whoever has done so.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class Coordinator:
         self_id: ProcessId,
         topology: Topology,
         timeout_us: int,
+        portion_bytes: int,
         *,
         may_propose: Callable[[], bool],
         propose: Callable[[NewView], None],
@@ -64,10 +72,13 @@ class Coordinator:
     ):
         self.state = WATCHING
         self.heard: dict[ProcessId, int] = {}
+        self.reached: dict[ProcessId, int] = {}
         self.gathering: Gathering | None = None
+        self.handed: dict[tuple[ProcessId, int], Cast] = {}
         self._self_id = self_id
         self._topology = topology
         self._timeout_us = timeout_us
+        self._portion_bytes = portion_bytes
         self._may_propose, self._propose, self._ask = may_propose, propose, ask
         self._stop_seen = False
         self._new_gathering = Gathering
@@ -85,40 +96,55 @@ class Coordinator:
         self._move("lead")
         self.gathering = None
         self.heard = dict.fromkeys(members, now)
+        self.reached = dict(self.heard)
 
     def enter(self, before: Collection[ProcessId], members: Sequence[ProcessId], now: int) -> None:
         """Another view has begun, whoever proposed it. Who has left it must be heard before it may come again."""
         self._move("enter")
         self.gathering = None
+        self.handed.clear()
         self._stop_seen = False
         for p in before:
             if p not in members:
                 self.heard.pop(p, None)
         self.heard.update(dict.fromkeys(members, now))
+        self.reached.update(dict.fromkeys(members, now))
 
     def hear(self, sender: ProcessId, alive: Alive, now: int) -> None:
         """A process lives, and knows the present view."""
         self.heard[sender] = now
         self._stop_seen = self._stop_seen or alive.stopped
 
+    def reach(self, sender: ProcessId, now: int) -> None:
+        """A process has heard this one."""
+        self.reached[sender] = now
+
     def answer(self, sender: ProcessId, flushed: Flushed, now: int, out: Outbox) -> None:
         """A process has answered the flush."""
         if self.gathering is not None:
             self.gathering.add(sender, flushed)
-            self._propose_if_ready(now, out)
+            self.propose_if_ready(now, out)
 
     def keep(self, casts: Iterable[Cast], now: int, out: Outbox) -> None:
         """Copies of casts have come, perhaps of those that not all have."""
         if self.gathering is not None:
             self.gathering.keep(casts)
-            self._propose_if_ready(now, out)
+            self.propose_if_ready(now, out)
+
+    def hand_out(self, casts: Iterable[Cast]) -> None:
+        """It is decided that everybody has these."""
+        self.handed.update({(cast.author, cast.number): cast for cast in casts})
+        if self.gathering is not None:
+            self.gathering.keep(self.handed.values())
 
     # -- what it does -------------------------------------------------------------------------------------------------
 
     def _responsive(self, now: int) -> list[ProcessId]:
-        """Who was heard lately, in the topology's order."""
-        timeout, heard = self._timeout_us, self.heard
-        return [p for p in self._topology.processes if p == self._self_id or now - heard.get(p, -timeout) < timeout]
+        """Who was heard and reached lately, in the topology's order."""
+        since, heard, reached = now - self._timeout_us, self.heard, self.reached
+        both = (p for p in heard if min(heard[p], reached.get(p, since)) > since)
+        lately = {self._self_id, *both}
+        return [p for p in self._topology.processes if p in lately]
 
     def coordinate(self, record: ViewRecord, now: int, out: Outbox) -> None:
         """To be called at every heartbeat while this process may propose: begin a flush, or go on with it."""
@@ -132,17 +158,18 @@ class Coordinator:
                 return
             self._move("flush")
             self.gathering = gathering
+            gathering.keep(self.handed.values())
         if self.state is FLUSHING and self.gathering is not None:
             answered = self.gathering.among(alive)
             asked = dict.fromkeys((*members, *alive))
             silent = [p for p in asked if p not in answered.replies or not answered.suffices]
             if silent:
                 out.send(silent, Flush(record.number))
-            self._propose_if_ready(now, out)
+            self.propose_if_ready(now, out)
 
-    def _propose_if_ready(self, now: int, out: Outbox) -> None:
+    def propose_if_ready(self, now: int, out: Outbox) -> None:
         """Once everybody who lives has answered, a quorum of every group among them (`Gathering.suffices`), and has
-        given what is needed."""
+        given what is needed. To be called when what was proposed is decided, too."""
         if self.gathering is None or self.state is not FLUSHING or not self._may_propose():
             return
         alive = self._responsive(now)
@@ -153,5 +180,7 @@ class Coordinator:
         for holder, spans in asks.items():
             self._ask(holder, spans, now, out)
         if not asks:
-            self._move("propose")
-            self._propose(gathering.result(alive))
+            new = gathering.result(alive, self.handed, self._portion_bytes)
+            if new.members:
+                self._move("propose")
+            self._propose(new)

@@ -18,12 +18,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from multicast.parts.delivered import Known
-from multicast.parts.retries import AT_MOST_IDS, IDS_MAX, Retries, chunks, resendable
+from multicast.parts.retries import AT_MOST_IDS, IDS_MAX, RESENT_BYTES, Retries, chunks, resendable
 from multicast.protocol import Handler, Outbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -43,6 +43,7 @@ class Lacked(msgspec.Struct, array_like=True, tag=107, gc=False):
 class Copies(msgspec.Struct, array_like=True, tag=108, gc=False):
     """What you lacked, as far as it fits; or many new messages."""
 
+    bytes_max: ClassVar[int] = 2 * RESENT_BYTES
     messages: Annotated[list[AppMessage], AT_MOST_IDS]
 
 

@@ -7,6 +7,11 @@ any of these holds. It collects what not all of them hold, and has the next view
 cut and those messages in it. So whoever's answer counted can finish the old view by itself: all finish it with the same
 messages.
 
+What not all hold may be more than one message can carry, and would be for every coordinator after this one. So it is
+*handed out* before, in portions, each decided by the same consensus; the view comes last, with the rest. What is handed
+out counts whoever goes on with the flush, since everybody takes the same decisions in the same order; but nobody says
+that he holds it: an earlier answer to another coordinator would not be what it says any more.
+
 Who is suspected before the cut is collected does not count any more, as if it had never answered (`among`): what it
 alone holds, nobody could give. It counts again when it is heard again. Who is outside the view holds nothing of it, and
 never will; its answer counts, too, if it has all deliveries of its group that the casts which are dropped have led to,
@@ -27,10 +32,11 @@ both cuts contain what a majority holds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 import msgspec
 
+from multicast.parts.portions import portions
 from multicast.types import AppMessage, ProcessId, Topology
 
 MISSING_MAX = 2_000
@@ -51,7 +57,8 @@ class Cast(msgspec.Struct, array_like=True, tag=1, gc=False):
 
 class NewView(msgspec.Struct, array_like=True):
     """The next view, as decided. cut: how many casts of each member of the view before belong to that one. casts: those
-    of them that not everybody who answered the flush holds."""
+    of them that not everybody who answered the flush holds, but for what was handed out. No members: these casts are
+    handed out, and the view before goes on."""
 
     number: int
     members: list[ProcessId]
@@ -109,6 +116,11 @@ class ViewRecord(msgspec.Struct, array_like=True):
 
 Span = tuple[ProcessId, int, int]
 """Casts of an author: from number, to number."""
+
+
+def bytes_of(cast: Cast) -> int:
+    """About its size, but for what each has."""
+    return 5 * len(cast.past) + sum(100 + len(message.payload) for message in cast.messages)
 
 
 class Gathering:
@@ -183,12 +195,17 @@ class Gathering:
                 asks.setdefault(holder, []).append((author, missing[0], missing[-1]))
         return asks
 
-    def result(self, members: Iterable[ProcessId]) -> NewView:
-        """The next view. Only when `suffices` and nothing is `lacking`."""
+    def result(
+        self, members: Iterable[ProcessId], handed: Container[tuple[ProcessId, int]], portion_bytes: int
+    ) -> NewView:
+        """What to have decided next: the next view, or if too much has not been handed out yet, a portion of that. Only
+        when `suffices` and nothing is `lacking`."""
         cut = self.cut()
         casts = [
             self._casts[self.members[k], number]
             for k, low in enumerate(self.floor())
             for number in range(low + 1, cut[k] + 1)
+            if (self.members[k], number) not in handed
         ]
-        return NewView(self.number + 1, list(members), cut, casts)
+        first, *more = portions(casts, bytes_of, portion_bytes)
+        return NewView(self.number + 1, [] if more else list(members), cut, first)

@@ -19,7 +19,7 @@ flush before each new view makes all members finish the old one with the same ca
     Flushed    member -> coordinator                that it stopped, and what it holds
     Ask        process -> who holds casts           -
     Copies     member -> who asked                  -
-    Alive      process -> coordinator               -
+    Alive      process -> coordinator               whatever it has written
     StateAsk   process -> member of its group       -
     State      member -> who asked                  -  (what it says is agreed, or in its journal before it is read)
     Paxos*     among all processes                  see parts.paxos
@@ -72,6 +72,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from multicast.parts import paxos
+from multicast.parts.ballots import Echo
 from multicast.parts.causal import RULES, EarlyDelivery, phi_range
 from multicast.parts.causal_view import CausalView
 from multicast.parts.coordinator import Alive, Coordinator, Flush
@@ -83,7 +84,7 @@ from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Paxos
 from multicast.parts.portions import portions
 from multicast.parts.transfer import StateAsk
-from multicast.parts.views import Cast, Flushed, NewView, Span, ViewRecord
+from multicast.parts.views import Cast, Flushed, NewView, Span, ViewRecord, bytes_of
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -175,10 +176,6 @@ def _cast_key(cast: Cast) -> bytes:
     return _CAST_PREFIX + cast.author.to_bytes(4, "big") + cast.number.to_bytes(8, "big")
 
 
-def _bytes_of(cast: Cast) -> int:
-    return sum(100 + len(message.payload) for message in cast.messages)
-
-
 class Toto(MulticastProtocol):
     """One process. `record` is the present view, `view` its casts, `order` the delivery rule on the safe ones."""
 
@@ -218,7 +215,7 @@ class Toto(MulticastProtocol):
         self._dirty = False
         self._led = Ballot(0, 0)
         self.coordinator = Coordinator(
-            self_id, topology, o.election_timeout_us, may_propose=self._may_propose,
+            self_id, topology, o.election_timeout_us, o.portion_bytes, may_propose=self._may_propose,
             propose=lambda new: self.paxos.propose(_encode(new)), ask=self._ask,
         )  # fmt: skip
         self._deadlines = Deadlines({"beat": self._beat, "drop": self._drop, "retry": self._retry})
@@ -449,7 +446,7 @@ class Toto(MulticastProtocol):
         if self.view.me is None:
             return
         copies = (cast for span in ask.spans for cast in self.view.copies(span))
-        casts = portions(copies, _bytes_of, self.options.portion_bytes)[0]
+        casts = portions(copies, bytes_of, self.options.portion_bytes)[0]
         if casts:
             out.send_durable((sender,), Copies(self.record.number, casts))
 
@@ -530,6 +527,8 @@ class Toto(MulticastProtocol):
             out.send_durable((sender,), Flushed(record.number, list(view.held), list(view.base), record.complete))
 
     def _on_paxos(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
+        if type(message) is Echo:
+            self.coordinator.reach(sender, now)
         self.paxos.on_message(sender, message, now, out)
         self._after_paxos(now, out)
 
@@ -543,12 +542,16 @@ class Toto(MulticastProtocol):
             self._led = part.promised
             self.coordinator.lead(self.record.members, now)
             self._deadlines.by("beat", now)
+        self.coordinator.propose_if_ready(now, out)
         if part.stranded:
             self._retry_by(now)
 
     def _on_new_view(self, instance: int, new: NewView, now: int, out: Outbox) -> None:
         """A decision. The first one for a number counts."""
         if new.number <= self.record.number:
+            return
+        if not new.members:
+            self.coordinator.hand_out(new.casts)
             return
         finished = self._finish(new, out)
         self._enter(ViewRecord(new.number, new.members, instance, False, finished, self.time), now, out)
@@ -558,7 +561,7 @@ class Toto(MulticastProtocol):
         view = self.view
         if not self.record.complete:
             return False
-        for cast in new.casts:
+        for cast in (*self.coordinator.handed.values(), *new.casts):
             view.arrive(cast)
         if any(held < last for held, last in zip(view.held, new.cut, strict=True)):
             return False
@@ -573,6 +576,8 @@ class Toto(MulticastProtocol):
             out.delete(_cast_key(cast))
         out.delete(_ORDER_KEY)
         self.coordinator.enter(self.record.members, record.members, now)
+        # of every group a quorum has entered the view before, maybe no more: it lacks all that was decided since
+        self.paxos.instances.truncate(min(self.record.instance, self.paxos.decided), out)
         self.record = record
         self._begin_view()
         self._save_view(out)
@@ -582,7 +587,6 @@ class Toto(MulticastProtocol):
         self._asked = {}
         self._gaps = []
         self._dirty = True
-        self.paxos.instances.truncate(min(record.instance - 1, self.paxos.decided), out)
         self._deadlines.by("beat", now)
         self._retry_by(now)
         early, self._early = self._early, []
@@ -654,7 +658,7 @@ class Toto(MulticastProtocol):
         else:
             leader = self.paxos.promised.leader
             if leader != self.self_id:
-                out.send((leader,), Alive(self.record.number, self.record.stopped))
+                out.send_durable((leader,), Alive(self.record.number, self.record.stopped))
         return now + int(self.options.heartbeat_us)
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:

@@ -18,6 +18,8 @@
 5. *Nothing is left*: what is over everywhere, nobody keeps anything of, or waits for any more. (Nor if somebody is
    dead, or copies come late.)
 
+6. *Nobody stands still*: see `stalls`, for bare protocols.
+
 Whatever is owed is decided by who watches the run (`Judged`); the invariants are checked all the while.
 """
 
@@ -35,6 +37,7 @@ from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
+from multicast.simulation.stalls import Stalls
 from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Topology, quorum_of
 
 if TYPE_CHECKING:
@@ -152,7 +155,8 @@ class Endings:
     nobody dies for good.
 
     all_return: nobody stays dead.
-    limit_us: how long everything owed may take. counts: the faults that took place, and these endings, by kind.
+    limit_us: how long everything owed may take. own: for what `stalls` draws, if it is to judge. counts: of faults that
+    took place, and these endings, by kind.
     It stops at the first thing that is wrong.
     """
 
@@ -165,6 +169,7 @@ class Endings:
         rng: random.Random,
         injector: Injector | None,
         limit_us: int = LIVENESS_LIMIT_US,
+        own: random.Random | None = None,
     ):
         self._world = world
         self._limit_us = limit_us
@@ -179,6 +184,9 @@ class Endings:
         self.all_return = False
         self._timeout_us = _longest_us(options)
         world.observers.append(self._probe)
+        self._stalls = None if own is None else Stalls(world, judged, own, self._timeout_us)
+        if self._stalls is not None:
+            world.observers.append(self._stalls)
 
     def run(self, healed: Callable[[], None] = lambda: None) -> None:
         """Everything above. healed: called as soon as the faults are over."""
@@ -192,7 +200,14 @@ class Endings:
         healed()
         world.run_until(max(world.now, self._last_death))
         returns = bool(dead) and rng.random() < 0.6
-        if not self._settle(dead, quiet=returns):
+        asked = injector is not None and self._stalls is not None and self._stalls.asks
+        if self._stalls is not None and asked:
+            world.run_until(max(world.now, world.network.calm_at))
+            self._stalls.ask(dead)
+        settled = self._settle(dead, quiet=returns)
+        if self._stalls is not None and asked:
+            self._stalls.judge("when all is healed")
+        if not settled or world.violations:
             return
         if returns:
             self._come_back(dead)
@@ -206,6 +221,8 @@ class Endings:
             self._restart_everything()
         if not dead and not world.violations and not self._judged.expects_copies():
             self._judge_left()
+        if injector is not None and not dead and not world.violations:
+            self._judge_stalls()
 
     # -- a minority dead for good -------------------------------------------------------------------------------------
 
@@ -423,6 +440,17 @@ class Endings:
                 found[pid] = {name: number for name, number in kept.items() if number}
         return found
 
+    # -- nobody stands still ------------------------------------------------------------------------------------------
+
+    def _judge_stalls(self) -> None:
+        stalls = self._stalls
+        if stalls is None or not stalls.deafens or not self._specification.fault_tolerant:
+            return
+        concerned = stalls.deafen()
+        if concerned:
+            self._tell("deaf_and_dead", concerned)
+            self._settle((), quiet=False)
+
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     @property
@@ -433,13 +461,19 @@ class Endings:
     def _settle(self, dead: Collection[ProcessId], quiet: bool = True) -> bool:
         """Everything owed is there, and so it stays; False: not in time, or something else is wrong."""
         world, judged = self._world, self._judged
-        deadline = world.now + self._limit_us
-        while world.run_while(lambda: judged.unfinished(dead), deadline - world.now):
+        since, deadline, before = world.now, world.now + self._limit_us, len(world.violations)
+
+        def unfinished() -> bool:
+            owed = judged.unfinished(dead)
+            if owed and self._stalls is not None:
+                self._stalls.watch(max(since, world.network.calm_at))
+            return owed
+
+        while world.run_while(unfinished, deadline - world.now):
             if quiet:
                 world.run_for(self._quiet_us)
             if not judged.unfinished(dead):
                 break
-        before = len(world.violations)
         judged.finish(dead)
         if dead and len(world.violations) > before:
             checker, text = world.violations[before]

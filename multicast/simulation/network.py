@@ -21,6 +21,7 @@ from multicast.protocol import PeerError
 from multicast.session import QUEUE_FRAMES_MAX
 from multicast.simulation.scene import FOREVER, Link, Node, Scene
 from multicast.types import ProcessId
+from multicast.wire import FRAME_BYTES_MAX, HOST
 
 Script = Callable[[ProcessId, ProcessId, Any], int | None]
 
@@ -85,7 +86,8 @@ class TooManyFrames(Exception):
 
 class Network:
     """All links of a world. frames_max: so many may be sent, or waited with, in all; then `send` raises TooManyFrames,
-    since who repeats itself without end would never let the run end.
+    since who repeats itself without end would never let the run end. frame_bytes_max: of a protocol's messages; who
+    sends a longer one has a bug, of which a live host dies.
 
     calm_at: when all that was under way at the last `heal` has arrived.
 
@@ -112,6 +114,7 @@ class Network:
         self.script = script
         self.frames_sent = 0
         self.frames_max = FOREVER
+        self.frame_bytes_max = FRAME_BYTES_MAX
         self.calm_at = self._arriving_until = 0
         self._frames = 0
         self._random = rng.random
@@ -141,6 +144,8 @@ class Network:
         self._frames += 1
         if self._frames > self.frames_max:
             raise TooManyFrames(f"{self._frames} frames sent")
+        if len(frame) > self.frame_bytes_max:
+            self._judge_length(link, frame)
         sequence = link.session_out.push(frame)
         if sequence is None:
             self._break(link)
@@ -148,6 +153,14 @@ class Network:
                 self._lost_memory(link.sender, link.receiver.pid)
         elif sequence and link.open:
             self._transmit(link, sequence, frame)
+
+    def _judge_length(self, link: Link, frame: bytes) -> None:
+        """A message that has a limit of its own may have that, and the host's repairs are cut by their own measure."""
+        kind = type(link.sender.decode(frame))
+        most = max(self.frame_bytes_max, getattr(kind, "bytes_max", 0))
+        if len(frame) > (FRAME_BYTES_MAX if frame[0] == HOST else most):
+            text = f"process {link.sender.pid} sends a {kind.__name__} of {len(frame)} bytes; the limit is {most}"
+            self._scene.report("frame", text)
 
     def _transmit(self, link: Link, sequence: int, frame: bytes) -> None:
         self.frames_sent += 1

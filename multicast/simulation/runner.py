@@ -34,6 +34,7 @@ from multicast.simulation.true_time import TrueTime
 from multicast.simulation.vouching import Vouching
 from multicast.simulation.world import World
 from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
+from multicast.wire import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from multicast.simulation.reached import Reached
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 PROFILES = ("calm", "faults")
 READS_SHARE = 0.25
 """Of the runs of a protocol with leader reads that have some."""
+_FRAME_BYTES = 4_096
+"""A message may have so much besides what it carries: lists of identifiers, of instances, of processes."""
 
 
 def fixed_words(settings: Any, names: Sequence[str]) -> list[str]:
@@ -220,13 +223,21 @@ class Run:
         width = rng.choice((5_000, 100_000))
         if self._faults and rng.random() < 0.6:
             centres = [max(0, fault.at_us - width // 2) for fault in self._faults]
+        largest = 0
         for _ in range(self.messages):
             at = rng.randrange(self.span_us)
             if centres:
                 at = min(self.span_us - 1, rng.choice(centres) + rng.randrange(width))
             size = drawing.payload_bytes(rng)
+            largest = max(largest, size)
             plan = (rng.choice(senders), rng.choice(sets), rng.getrandbits(62), size, rng.random())
             world.schedule(world.now + at, self._submit, *plan)
+        world.network.frame_bytes_max = self._frame_bytes_max(largest)
+
+    def _frame_bytes_max(self, largest: int) -> int:
+        """Of a message that carries about a portion, whatever else there is: one that is nearly full may take the
+        largest payload, and what comes with each small one counts, too."""
+        return min(FRAME_BYTES_MAX, _FRAME_BYTES + 2 * self.options.portion_bytes + largest)
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -318,7 +329,10 @@ class Run:
             self.injector = Injector(world, self._faults, comers=len(self._changes))
         world.run_for(self.span_us)
         limit_us = liveness_limit_us(self.options)
-        endings = Endings(world, self.specification, self.options, self, self._endings_rng, self.injector, limit_us)
+        own = random.Random(f"{self.specification.name}/{self.seed}/stalls")
+        endings = Endings(
+            world, self.specification, self.options, self, self._endings_rng, self.injector, limit_us, own
+        )
         self.faults = endings.counts
         endings.all_return = self.joins.stop()
         endings.run(self._insist_once_more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multicast.parts.coordinator import FLUSHING, PROPOSED, WATCHING, Alive, Coordinator, Flush
-from multicast.parts.views import Flushed, NewView, ViewRecord
+from multicast.parts.views import Cast, Flushed, NewView, ViewRecord
 from multicast.protocol import Outbox
 from multicast.types import Topology
 
@@ -20,15 +20,17 @@ class Rig:
         self.proposed: list[NewView] = []
         self.record = ViewRecord(1, list(ALL), 0, False, True, 0)
         self.coordinator = Coordinator(
-            0, Topology.grid(2, 3), TIMEOUT, may_propose=lambda: True, propose=self.proposed.append,
+            0, Topology.grid(2, 3), TIMEOUT, 200, may_propose=lambda: True, propose=self.proposed.append,
             ask=lambda holder, spans, now, out: None,
         )  # fmt: skip
         self.coordinator.lead(ALL, 0)
 
-    def beat(self, now: int, *heard: int) -> list[int]:
+    def beat(self, now: int, *heard: int, deaf: tuple[int, ...] = ()) -> list[int]:
         """Who is asked to flush."""
         for p in heard:
             self.coordinator.hear(p, Alive(1, False), now)
+            if p not in deaf:
+                self.coordinator.reach(p, now)
         out = Outbox()
         self.coordinator.coordinate(self.record, now, out)
         return [p for to, message, _ in out.sends if isinstance(message, Flush) for p in to]
@@ -111,6 +113,32 @@ def test_who_has_left_must_be_heard_before_it_comes_again():
     assert rig.beat(3) == []
     rig.coordinator.hear(5, Alive(2, False), 4)
     assert rig.beat(4) == list(ALL)
+
+
+def test_who_is_heard_but_not_reached_is_not_waited_for():
+    rig = Rig()
+    assert rig.beat(TIMEOUT // 2, 1, 2, 3, 4, 5, deaf=(5,)) == []
+    assert rig.beat(TIMEOUT, 1, 2, 3, 4, 5, deaf=(5,)) == list(ALL)
+    rig.answer(TIMEOUT, 0, 1, 2, 3, 4)
+    assert [new.members for new in rig.proposed] == [[0, 1, 2, 3, 4]]
+
+
+def test_a_portion_that_is_handed_out_is_followed_by_the_next_and_the_view_comes_last():
+    rig = Rig()
+    rig.coordinator.hand_out([Cast(1, 0, 1, [0] * 6, 0, [])])  # by a coordinator before this one
+    rig.beat(TIMEOUT, 1, 2, 3, 4)
+    for p in (0, 1, 3, 4):
+        rig.answer(TIMEOUT, p)
+    rig.coordinator.keep([Cast(1, 0, number, [0] * 6, 0, []) for number in range(2, 6)], TIMEOUT, Outbox())
+    rig.coordinator.answer(2, Flushed(1, [5, 0, 0, 0, 0, 0], [0] * 6, True), TIMEOUT, Outbox())
+    assert rig.coordinator.state == FLUSHING
+    rig.coordinator.hand_out(rig.proposed[-1].casts)
+    rig.coordinator.propose_if_ready(TIMEOUT, Outbox())
+    assert [[cast.number for cast in new.casts] for new in rig.proposed] == [[2, 3], [4, 5]]
+    assert [new.members for new in rig.proposed] == [[], [0, 1, 2, 3, 4]]
+    assert rig.coordinator.state == PROPOSED
+    rig.coordinator.enter(ALL, (0, 1, 2, 3, 4), TIMEOUT)
+    assert not rig.coordinator.handed
 
 
 def record(stopped: bool, complete: bool) -> ViewRecord:

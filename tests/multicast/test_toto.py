@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from multicast.parts.causal import RULES
+from multicast.parts.views import NewView
 from multicast.protocol import Application, Handler, Outbox, PeerError
 from multicast.protocols.toto import Alive, Ask, Copies, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
@@ -171,7 +172,7 @@ def test_a_cast_that_one_survivor_holds_is_delivered_by_all_before_the_view_chan
 
 def test_a_flush_that_its_coordinator_does_not_finish_is_finished_by_the_next() -> None:
     one = world()
-    one.protocol(0).coordinator._propose_if_ready = lambda now, out: None
+    one.protocol(0).coordinator.propose_if_ready = lambda now, out: None
     isolate(one, 5)
     one.advance(3 * SECOND)
     assert all(one.protocol(p).record.stopped and one.protocol(p).record.number == 1 for p in range(5))
@@ -249,6 +250,89 @@ def test_a_cast_carries_no_more_than_a_portion() -> None:
     assert max(len(frame) for frame in one.links[0, 5]) < 2 * 1_500
     one.advance(SECOND)
     assert one.delivered(5) == [message.id for message in messages]
+
+
+def test_what_a_member_lacks_travels_in_portions_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 lacks all that was multicast when 4 dies, and its group cannot spare it; half-way the coordinator dies, too."""
+    one = world(portion_bytes=2_000)
+    one.cut = {(p, 5) for p in range(5)}
+    sent = []
+    for _ in range(12):
+        message = one.message(0, 1)
+        message.payload = bytes(1_500)
+        one.engines[0].submit(message)
+        one._run(0)
+        one.settle()
+        sent.append(message.id)
+    for p in range(5):
+        one.lose_link(p, 5)
+    one.crash(4)
+    one.cut = set()
+    largest, carry_out = 0, one._carry_out
+    first, propose, handed = one.protocol(0).coordinator, one.protocol(0).coordinator._propose, []
+
+    def hand_out(new: NewView) -> None:
+        if len(handed) < 3:
+            handed.append(new)
+            propose(new)
+
+    def measure(process: int, batch: Any) -> None:
+        nonlocal largest
+        largest = max([largest, *(len(data) for _, data in batch.sends)])
+        carry_out(process, batch)
+
+    one._carry_out = measure  # type: ignore[method-assign]
+    monkeypatch.setattr(one.protocol(5), "_ask_for_gaps", lambda *_: None)
+    monkeypatch.setattr(first, "_propose", hand_out)
+    one.advance(3 * SECOND)
+    count = sum(len(new.casts) for new in handed)
+    assert [new.members for new in handed] == [[]] * 3
+    assert all(len(one.protocol(p).coordinator.handed) == count for p in (0, 1, 2, 3, 5))
+    one.crash(0)
+    one.advance(8 * SECOND)
+    assert one.protocol(1).record.members == [1, 2, 3, 5]
+    assert all(one.delivered(p) == sent for p in (1, 2, 3, 5))
+    assert largest < 2 * 2_000 + 1_500
+
+
+def test_who_is_heard_but_hears_nothing_is_not_waited_for_and_comes_back() -> None:
+    """Nothing of what the coordinator sends reaches 5; then 2 dies."""
+    one = world()
+    _feed_catch_up(one)
+    one.cut = {(0, 5)}
+    one.crash(2)
+    sent = one.submit(1, 0, 1)
+    one.advance(4 * SECOND)
+    assert one.protocol(0).record.members == [0, 1, 3, 4]
+    assert all(one.delivered(p) == [sent] for p in (0, 1, 3, 4))
+    number = one.protocol(0).record.number
+    one.advance(4 * SECOND)
+    assert one.protocol(0).record.number == number  # and nobody asks it again and again
+    one.cut = set()
+    one.advance(4 * SECOND)
+    assert one.protocol(0).record.members == [0, 1, 3, 4, 5]
+    assert one.delivered(5) == [sent]
+
+
+def test_whose_disk_stands_still_is_not_waited_for_and_comes_back() -> None:
+    topology = Topology.grid(2, 3)
+
+    def make(pid: int, rng: random.Random, disk: object) -> tuple[Toto, Application]:
+        return Toto(pid, topology, TotoOptions(), rng), Application()
+
+    one = World(topology, make, 0)
+    one.start()
+    one.run_for(SECOND)
+    one.slow_disk(5, 60 * SECOND)
+    one.crash(2)
+    one.submit(1, AppMessage(new_message_id(one.now, 1), (0, 1), b"", 1))
+    one.run_for(4 * SECOND)
+    assert one.nodes[0].protocol.record.members == [0, 1, 3, 4]
+    assert [one.nodes[p].engine.position for p in range(5) if p != 2] == [1] * 4
+    one.slow_disk(5, 0)
+    one.run_for(64 * SECOND)
+    assert one.nodes[0].protocol.record.members == [0, 1, 3, 4, 5]
+    assert one.nodes[5].engine.position == 1
 
 
 def test_only_who_leads_the_consensus_proposes_a_view() -> None:

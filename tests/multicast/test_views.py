@@ -78,9 +78,23 @@ def test_the_cut_is_what_somebody_holds_and_the_rest_travels_along() -> None:
     assert one.lacking() == {1: [(3, 3, 3)]}
     one.keep([cast(3, 3)])
     assert one.lacking() == {}
-    new = one.result([0, 1, 3])
+    new = one.result([0, 1, 3], {}, 10_000)
     assert (new.number, new.members, new.cut) == (8, [0, 1, 3], [2, 0, 0, 3, 0, 0])
     assert [(c.author, c.number) for c in new.casts] == [(0, 2), (3, 2), (3, 3)]
+
+
+def test_what_is_too_much_for_one_message_is_handed_out_before() -> None:
+    one = gathering({0: [5, 0, 0, 0, 0, 0], 1: [0] * 6, 3: [0] * 6, 4: [0] * 6})
+    one.keep([cast(0, number) for number in range(1, 6)])
+    handed: set[tuple[int, int]] = set()
+    given = []
+    while not (new := one.result([0, 1, 3, 4], handed, 200)).members:
+        assert new.number == 8
+        given.append([c.number for c in new.casts])
+        handed |= {(0, number) for number in given[-1]}
+    assert given == [[1, 2], [3, 4]]
+    assert (new.members, new.cut) == ([0, 1, 3, 4], [5, 0, 0, 0, 0, 0])
+    assert [c.number for c in new.casts] == [5]
 
 
 def test_who_lacks_very_much_is_not_waited_for_if_the_group_can_spare_it() -> None:

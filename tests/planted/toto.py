@@ -6,7 +6,7 @@ from multicast.parts.causal import EarlyDelivery, Votes
 from multicast.parts.views import Gathering
 from multicast.protocols.toto import Toto
 from multicast.simulation.runner import Settings
-from tests.planted import Planted
+from tests.planted import SMALL, Planted, small
 from tests.planted.rewriting import rewrite
 
 
@@ -38,6 +38,28 @@ class ComesBackTooSoon(Toto):
 @rewrite("cut", "return [max(", "return [min(", part=Gathering)
 class CutTooSmall(Toto):
     """Only what all who answered the flush hold belongs to the old view."""
+
+
+@rewrite("result", "first, *more = portions(casts, bytes_of, portion_bytes)", "first, more = casts, []", part=Gathering)
+class ViewWithEverything(Toto):
+    """What a member lacks travels along with the next view, however much that is."""
+
+
+@rewrite("_responsive", "min(heard[p], reached.get(p, since)) > since", "heard[p] > since", part="coordinator")
+class WaitsForTheDeaf(Toto):
+    """Who is heard has to answer the flush, though it does not hear of it."""
+
+
+@rewrite(
+    "_enter", "min(self.record.instance, self.paxos.decided)", "min(record.instance - 1, self.paxos.decided)"
+)
+class HandedOutForgotten(Toto):
+    """In a new view nobody keeps what was handed out before; a group that was cut off meanwhile lacks it for ever."""
+
+
+@rewrite("_retry_by", "self.options.retry_us", "50 * self.options.retry_us")
+class AsksSeldom(Toto):
+    """What was lost is asked for at last, but everybody has stood still for long."""
 
 
 class SourceAtThreshold(Votes):
@@ -85,6 +107,10 @@ PLANTED = (
     Planted(CastsNotSaved, _faults()),
     Planted(ComesBackTooSoon, _faults()),
     Planted(CutTooSmall, _faults()),
+    Planted(ViewWithEverything, SMALL),
+    Planted(WaitsForTheDeaf, small(ask_first="true")),
+    Planted(HandedOutForgotten, SMALL),
+    Planted(AsksSeldom, SMALL),
     Planted(UnstableSources, _faults()),
     Planted(ThresholdReached, _faults(rule="g_toto", phi="2"), shows="a source has more than phi votes"),
 )

@@ -121,7 +121,7 @@ class FinishesWithLess(Toto):
     """Who lacks a part of the cut orders the rest without it."""
 
 
-@rewrite("_finish", "for cast in new.casts: view.arrive(cast)", "pass")
+@rewrite("_finish", "for cast in (*self.coordinator.handed.values(), *new.casts): view.arrive(cast)", "pass")
 class CutNotTaken(Toto):
     """The casts that come with a new view are not taken: who lacks them must come back through its group."""
 
@@ -211,7 +211,7 @@ class SecondDecisionCounts(Toto):
 
 
 @rewrite(
-    "_propose_if_ready",
+    "propose_if_ready",
     "if not gathering.suffices or any(p in gathering.members and p not in gathering.replies for p in alive):",
     "if not gathering.replies:",
     part="coordinator",

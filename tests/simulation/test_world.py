@@ -19,7 +19,7 @@ from multicast.records import BatchEnd, Put, encode_record
 from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.network import Conditions, Cpu
-from multicast.simulation.runner import Settings, run_seed
+from multicast.simulation.runner import Run, Settings, run_seed
 from multicast.simulation.world import World
 from multicast.types import AppMessage, ProcessId, Topology, new_message_id
 from tests.simulation.sequencer import Ordered, Sequencer
@@ -347,3 +347,26 @@ def test_a_payload_stands_in_each_journal_once(name: str) -> None:
     for node in world.nodes.values():
         journal = node.journal.read(0, node.journal.end)
         assert [journal.count(payload) for payload in payloads] == [1] * 5
+
+
+@pytest.mark.parametrize(("length", "own", "found"), [(900, 0, 0), (1_000, 0, 1), (1_000, 2_000, 0), (3_000, 2_000, 1)])
+def test_a_message_beyond_the_limit_of_frames_is_a_bug_unless_it_has_a_limit_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, length: int, own: int, found: int
+) -> None:
+    monkeypatch.setattr(Ordered, "bytes_max", own, raising=False)
+    world = _world()
+    world.network.frame_bytes_max = 1_000
+    world.start()
+    message = _message(world, 1, origin=0)
+    message.payload = bytes(length)
+    world.submit(0, message)
+    world.run_for(50_000)
+    assert _positions(world) == [1, 1, 1]
+    assert {checker for checker, _ in world.violations} == ({"frame"} if found else set())
+
+
+def test_a_run_limits_frames_to_a_few_portions_and_the_largest_payload() -> None:
+    run = Run(Sequencer, 3, Settings(groups=1, replicas=3, options={"portion_bytes": "1000"}))
+    run.execute()
+    largest = max(len(message.payload) for message in run.properties.messages.values())
+    assert largest < run.world.network.frame_bytes_max < 10_000 + largest
