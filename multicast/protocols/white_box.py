@@ -313,6 +313,8 @@ class WhiteBox(MulticastProtocol):
         else:
             self.leadership.learn_leader(accept.group, accept.ballot, now, out, sender)
             self._retries.answered(accept.id)
+            if entry.message is None and self.election.state is LEADER and self.log.known(accept.id) is not None:
+                out.send((sender,), Lacked([accept.id]))  # a later copy, which its sender has not sent here, or in vain
         if entry.hold(accept.group, accept.ballot, accept.local):
             self._accept_if_complete(entry, out)
 

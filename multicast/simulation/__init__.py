@@ -23,6 +23,7 @@ Faults
     faults        the kinds, and drawing them
     gaps          faults at instants that random ones seldom hit
     forgotten     faults of several steps that end with something forgotten
+    stragglers    a message comes again when all but one have forgotten it
     injector      lets faults happen
     joins         members come and go
     growing       a group is added

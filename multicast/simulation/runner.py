@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from multicast.protocol import Application, MulticastProtocol, Options
-from multicast.simulation import drawing, faults, forgotten, joins
+from multicast.simulation import drawing, faults, forgotten, joins, stragglers
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.dropping import Dropping
@@ -30,6 +30,7 @@ from multicast.simulation.observe import Observer
 from multicast.simulation.reading import Reader, Reads
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import EPOCH_US
+from multicast.simulation.stragglers import Stragglers
 from multicast.simulation.true_time import TrueTime
 from multicast.simulation.vouching import Vouching
 from multicast.simulation.world import World
@@ -159,6 +160,12 @@ class Run:
         self.injector: Injector | None = None
         self.faults: dict[str, int] = {}
         self._endings_rng = random.Random(f"{self.specification.name}/{seed}/endings")
+        own = random.Random(f"{name}/{seed}/stragglers")
+        late = stragglers.draw(own, self.topology, self.options, self.span_us, self.specification) if faulty else None
+        self._late = Stragglers(late, own) if late is not None else None
+        self._late_alone = self._late is not None and own.random() < stragglers.ALONE_SHARE
+        if self._late is not None:
+            self.world.observers.append(self._late)
         self._persistent: list[AppMessage] = []
         self._last_copy_at = 0
         self._faults: list[Fault] = []
@@ -183,6 +190,7 @@ class Run:
         own = random.Random(f"{self.specification.name}/{self.seed}/forgotten")
         more, alone = forgotten.draw(own, self.topology, span_us, self.specification)
         planned = more if alone else planned + more
+        planned = [] if self._late_alone else planned
         if self._changes:
             own = random.Random(f"{self.specification.name}/{self.seed}/strike")
             planned = joins.strike(own, self.topology, planned)
@@ -327,6 +335,8 @@ class Run:
             self.joins.plan(self._changes)
         if faulty:
             self.injector = Injector(world, self._faults, comers=len(self._changes))
+            if self._late is not None:
+                self._late.plan(self.injector.casualties)
         world.run_for(self.span_us)
         limit_us = liveness_limit_us(self.options)
         own = random.Random(f"{self.specification.name}/{self.seed}/stalls")

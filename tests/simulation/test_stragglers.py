@@ -1,0 +1,39 @@
+"""A message that comes again when all but one have forgotten it: drawn, and found by that alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from multicast import registry
+from multicast.simulation import stragglers
+from multicast.simulation.runner import Run, Settings
+from multicast.types import Topology
+from tests.planted.later_copies import PLANTED
+
+BUG = next(bug for bug in PLANTED if bug.name == "DeliveredHidesLater")
+
+
+def test_it_finds_what_nothing_else_in_the_run_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BUG.run(BUG.first_seed).violations
+    monkeypatch.setattr(stragglers, "draw", lambda *arguments: None)
+    assert not BUG.run(BUG.first_seed).violations
+
+
+def test_it_takes_place_where_windows_pass_in_a_run() -> None:
+    run = Run(registry.load("white_box"), BUG.first_seed, Settings(profile="faults", size="small"))
+    assert not run.execute().violations
+    assert run.faults["straggler"] == 1
+
+
+@pytest.mark.parametrize(
+    ("window_us", "groups", "name"), [(0, 3, "white_box"), (400_000, 3, "white_box"), (100_000, 1, "white_box")]
+)
+def test_it_needs_windows_that_pass_and_a_group_that_goes_on_without_one(
+    window_us: int, groups: int, name: str
+) -> None:
+    specification = registry.load(name).specification
+    options = specification.options(clock="hybrid", dedup_window_us=window_us)
+    for seed in range(20):
+        assert stragglers.draw(random.Random(seed), Topology.grid(2, groups), options, 1_000_000, specification) is None
