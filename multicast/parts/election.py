@@ -8,9 +8,9 @@ With the votes of a quorum, its own among them, and having caught up with what a
 more, the candidate has won. What follows is its user's: consensus (parts.paxos), or one state for all (leadership).
 
 That a leader lives is told by its `Pulse`s, which overtake what waits for the disk, and by whatever else it says. A
-leader whose pulses a quorum has not answered for long has no majority: it says so, and is missed as if it were silent;
-so does one whose disk hangs, for nothing that it vouches for leaves.
-That there is no connection to a leader is a hint: it shortens patience; a wrong one costs a question.
+leader whose pulses a quorum has not answered for long has no majority: it says so, and is missed as if it were silent,
+whatever else it says; so is one whose disk hangs. That there is no connection to a leader is a hint: it shortens
+patience; a wrong one costs a question.
 
     message     from -> to                    durable before it leaves
     Pulse       leader -> others              -  (answered by Echo)
@@ -140,10 +140,9 @@ class Election(Generic[V]):
         self.takes_part = self.has_majority = self.disk_hangs = False
         self.promised = self.highest = Ballot(FIRST_NUMBER, self.members[0])
         self.rejoin = Rejoin(views, self_id, options.retry_us, rng)
-        self._voter = voter
-        self._asks_first = options.ask_first
-        self._heartbeat_us, self._portion_bytes = options.heartbeat_us, options.portion_bytes
-        self._position, self._bytes_of = position, bytes_of
+        self._voter, self._position, self._bytes_of = voter, position, bytes_of
+        self._asks_first, self._heartbeat_us = options.ask_first, options.heartbeat_us
+        self._portion_bytes = options.portion_bytes
         self._timer = LeaderTimer(options.election_timeout_us, rng, options.heartbeat_us)
         self._away: set[ProcessId] = set()
         self._question = self._unanswered = 0
@@ -151,6 +150,7 @@ class Election(Generic[V]):
         self._echoed: set[ProcessId] = set()
         self._answered: dict[ProcessId, int] = {}
         self._agreed: dict[ProcessId, int] = {}
+        self._unobeyed: Ballot | None = None
         self._votes: dict[ProcessId, V] = {}
         self._asked: tuple[ProcessId, NewLeader] | None = None
         self._assembly: Assembly[Any] = Assembly()
@@ -336,7 +336,9 @@ class Election(Generic[V]):
         self._deadlines.by("campaign", self._timer.deadline)
 
     def heard(self, now: int, resigning: bool = False) -> None:
-        """The leader lives. resigning: see `LeaderTimer.heard`."""
+        """The leader lives, unless it has said that it is as good as silent. resigning: see `LeaderTimer.heard`."""
+        if self._unobeyed == self.promised:
+            return
         self._timer.heard(now, resigning)
         self._question = 0
         if resigning:
@@ -361,14 +363,12 @@ class Election(Generic[V]):
     def _on_pulse(self, sender: ProcessId, pulse: Pulse, now: int, out: Outbox) -> None:
         if pulse.ballot.leader != sender:
             raise PeerError("a pulse of somebody else's ballot")
-        if not self.promises:
-            return
-        if pulse.ballot < self.promised:
+        if pulse.ballot < self.promised and self.promises:
             out.send((sender,), Nack(self.promised))
-        elif pulse.ballot == self.promised:
+        elif pulse.ballot == self.promised and self.promises:
             out.send((sender,), Echo(pulse.ballot))
-            if pulse.obeyed:
-                self.heard(now)
+            self._unobeyed = None if pulse.obeyed else pulse.ballot
+            self.heard(now)
 
     def _on_echo(self, sender: ProcessId, echo: Echo, now: int, out: Outbox) -> None:
         if echo.ballot == self.promised and self.state is LEADER:
