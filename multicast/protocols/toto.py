@@ -93,6 +93,8 @@ _CAST_PREFIX = b"c"
 _UNSAFE_MAX = 64
 _CAST_BYTES = 256 * 1024
 _SPAN_MAX = 1_000
+_HANDED_BYTES_MIN = 4_000
+"""Of a portion that is handed out: each takes a consensus, and who comes back fetches them one after the other."""
 
 
 class Receipt(msgspec.Struct, array_like=True, tag=2, gc=False):
@@ -215,8 +217,8 @@ class Toto(MulticastProtocol):
         self._dirty = False
         self._led = Ballot(0, 0)
         self.coordinator = Coordinator(
-            self_id, topology, o.election_timeout_us, o.portion_bytes, may_propose=self._may_propose,
-            propose=lambda new: self.paxos.propose(_encode(new)), ask=self._ask,
+            self_id, topology, o.election_timeout_us, max(o.portion_bytes, _HANDED_BYTES_MIN),
+            may_propose=self._may_propose, propose=lambda new: self.paxos.propose(_encode(new)), ask=self._ask,
         )  # fmt: skip
         self._deadlines = Deadlines({"beat": self._beat, "drop": self._drop, "retry": self._retry})
         self._of_view: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
