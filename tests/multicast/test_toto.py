@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multicast.parts.causal import RULES
-from multicast.parts.views import NewView
+from multicast.parts.views import NewView, ViewRecord
 from multicast.protocol import Application, Handler, Outbox, PeerError
 from multicast.protocols.toto import Alive, Ask, Copies, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
@@ -238,6 +238,28 @@ def test_who_is_complete_takes_no_state() -> None:
     one.protocol(1).on_message(2, StateAsk(), one.now, answer)
     one.protocol(2).on_message(1, answer.sends[0][1], one.now, out)
     assert not out.sends and not out.changes and not out.catch_ups
+
+
+def test_who_is_incomplete_tells_nobody_how_far_the_group_is() -> None:
+    one = world()
+    asked: Any = one.protocol(1)
+    record, answer = asked.record, Outbox()
+    asked.record = ViewRecord(record.number, record.members, record.instance, False, False, record.time)
+    one.protocol(1).on_message(2, StateAsk(), one.now, answer)
+    assert not answer.sends
+
+
+def test_what_was_decided_since_the_view_before_is_kept_for_who_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The casts that were handed out are among it; maybe no more than a quorum has entered the view before."""
+    one = world()
+    process: Any = one.protocol(0)
+    before, dropped = process.record, []
+    monkeypatch.setattr(process.paxos.instances, "truncate", lambda instance, out: dropped.append(instance))
+    process.paxos.instances.decided = before.instance + 9
+    process._enter(
+        ViewRecord(before.number + 1, before.members, before.instance + 7, False, True, before.time), one.now, Outbox()
+    )
+    assert dropped == [before.instance]
 
 
 def test_a_cast_carries_no_more_than_a_portion() -> None:
