@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_etl.audit.case import Case
@@ -19,9 +21,12 @@ from spark_etl.search import serialization
 
 _NO_VALUES = "the client history says neither what was asked nor which values were read: not compared"
 
-LAST_BATCH_US = 1_000_000
-"""An answer does not wait for the journal of the replica that gives it (the message itself is on most disks by then): a
-replica that is killed may have answered for what it had not written. Not for longer than this, microseconds."""
+LAST_TURNS = 8
+"""An answer does not wait for the journal of the replica that gives it, but for most disks of each shard to have the
+message itself. So a replica that is killed may have answered for what it had not written. Not for long: what is asked
+for after that answer must be on most disks, too, before it is answered, and what stands there before it is with it. So
+many operations of a shard, each asked for after the one before was answered, may be lost with a batch that was never
+written; one or two are, and more if a disk is slow."""
 
 
 def check(case: Case, skip: str) -> int:
@@ -41,12 +46,13 @@ def check(case: Case, skip: str) -> int:
             case.unsure_shards,
         )
     )  # fmt: skip
-    beyond = _beyond_a_batch(case, lost)
-    gone = lost if beyond else lost.where(~F.col("excused"))
+    excused = F.col("excused") & ~_of_shards(_beyond_a_batch(case, lost))
+    lost = case.keep(lost.withColumn("excused", excused))
+    gone = lost.where(~F.col("excused"))
     frame = clients.answers(case.operations, case.transactions, case.reads, case.whole())
     prop = case.check(CLIENTS, lambda: frame.unionByName(clients.absent(gone)), rows, blind=blind)
     _note_thin(case, prop, _thin(case))
-    return 0 if beyond else _count_excused(case, prop, lost)
+    return _count_excused(case, prop, lost)
 
 
 def check_values(case: Case, skip: str) -> None:
@@ -100,7 +106,7 @@ def check_promises(case: Case, skip: str) -> int:
     lost = looks.where(F.col("at").isNull() & F.col("shard").isin(list(open_ends))).count() if open_ends else 0
     _name_promises(prop, counts)
     if prop.verdict == VALID and lost:
-        prop.verdict = PENDING
+        prop.verdict = UNDETERMINED
         prop.note += f"; {lost} places had perhaps not been written at the end"
     elif prop.verdict == VALID and (count := torn.select("file", "id").distinct().count()):
         _search_instant(case, prop, *promises.among_others(torn, told, case.promised))
@@ -109,8 +115,9 @@ def check_promises(case: Case, skip: str) -> int:
     return lost
 
 
-def check_watches(case: Case, skip: str) -> None:
-    """The property "watches", of an audit whose history has some: of the whole run, whatever is near suspects."""
+def check_watches(case: Case, skip: str) -> int:
+    """The property "watches", of an audit whose history has some: of the whole run, whatever is near suspects. Returns
+    of how many changes they were told that had perhaps not been written."""
     watched = case.keep(case.opened.frame("watched"))
     writes = relations.key_writes(case.opened.frame("writes")) if case.proof.near else case.writes
     spans = case.keep(watches.spans(watched, case.base.version if case.base else None))
@@ -122,12 +129,13 @@ def check_watches(case: Case, skip: str) -> None:
         blind=bool(case.unsure_shards), skip=skip,
     )  # fmt: skip
     if prop.verdict != VALID:
-        return
+        return 0
     counts = watches.counts(spans, compared)
     prop.note = f"{counts.watches:,} watches were told of {counts.told:,} transactions, and missed none"
     if counts.open:
-        prop.verdict = PENDING
+        prop.verdict = UNDETERMINED
         prop.note += f"; {counts.open:,} changes had perhaps not been written at the end"
+    return counts.open
 
 
 def _search_instant(case: Case, prop: Property, edges: DataFrame, names: DataFrame, steps: DataFrame) -> None:
@@ -152,28 +160,43 @@ def _name_promises(prop: Property, counts: Mapping[str, int]) -> None:
         prop.note = ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts))
 
 
-def _beyond_a_batch(case: Case, lost: DataFrame) -> bool:
-    """Whether what crashed replicas may not have written any more was answered over a longer time than the last batch
-    of each shard that went down can have been on its way."""
-    inputs = case.inputs
-    if inputs.unsure or inputs.volatile:
-        return False
-    bucket = F.floor(F.col("complete_us") / (LAST_BATCH_US // 10))
-    rows = lost.where("excused").groupBy("file", bucket.alias("at")).count().collect()
-    ends = sum(bool(set(members) & set(inputs.down)) for members in inputs.shards.values())
-    return any(
-        _windows([row.at for row in rows if row.file == file and row.at is not None]) > ends
-        for file in {row.file for row in rows}
-    )
+NOWHERE = -1
+"""In place of the shard of what stands in no journal: nobody knows of which it was."""
 
 
-def _windows(tenths: list[int]) -> int:
-    """The fewest spans of ten tenths that hold all of them."""
-    count, begin = 0, None
-    for at in sorted(tenths):
-        if begin is None or at > begin + 10:
-            count, begin = count + 1, at
-    return count
+def _beyond_a_batch(case: Case, lost: DataFrame) -> set[int]:
+    """The shards that lack more than a crash can have kept from their disks, by what their replicas may not have
+    written any more."""
+    inputs, ends = case.inputs, case.open_ends()
+    unclear = {inputs.shard_of(replica) for replica in (*inputs.unsure, *inputs.volatile)}
+    shard = F.explode(F.coalesce("lacks", F.array(F.lit(NOWHERE)))).alias("shard")
+    rows = lost.where(F.col("excused") & F.col("complete_us").isNotNull())
+    rows = rows.select(shard, "file", F.coalesce("invoke_us", "complete_us").alias("invoke_us"), "complete_us")
+    rows = rows.where(~F.col("shard").isin([NOWHERE, *unclear])) if unclear else rows
+    return _in_turns(rows.orderBy("shard", "file", "complete_us").toLocalIterator(), {NOWHERE: len(ends)})
+
+
+def _of_shards(shards: Iterable[int]) -> Column:
+    """Of `clients.lost`: whether one of these lacks it."""
+    lacks = F.coalesce("lacks", F.array(F.lit(NOWHERE)))
+    return F.arrays_overlap(lacks, F.array([F.lit(shard) for shard in shards]).cast("array<int>"))
+
+
+def _in_turns(rows: Iterable[Any], ends: Mapping[int, int]) -> set[int]:
+    """The shards of which more than LAST_TURNS operations were asked for one after the other was answered. rows: shard,
+    file, invoke_us, complete_us, in the order of shards, files (each has a clock of its own) and answers. ends: what
+    stands for several shards -> how many."""
+    beyond: set[int] = set()
+    turns, last = Counter[tuple[int, str]](), -1
+    for row in rows:
+        one = row.shard, row.file
+        if turns[one] and row.invoke_us <= last:
+            continue
+        last = row.complete_us
+        turns[one] += 1
+        if turns[one] > LAST_TURNS * ends.get(row.shard, 1):
+            beyond.add(row.shard)
+    return beyond
 
 
 def _count_excused(case: Case, prop: Property, lost: DataFrame) -> int:
@@ -190,7 +213,7 @@ def _count_excused(case: Case, prop: Property, lost: DataFrame) -> int:
     whose = f"replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
     case.notes.append(f"{what}: {', '.join(names)}{more}; what {whose} had not yet written at the end is not known")
     if prop.verdict == VALID:
-        prop.verdict, prop.note = PENDING, what
+        prop.verdict, prop.note = UNDETERMINED, what
     return count
 
 

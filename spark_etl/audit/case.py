@@ -47,8 +47,8 @@ _FOUNDATIONS = (
 class Case:
     """See `runner.Audit`, which is one. Properties are found in turn; some rest on what was found before.
 
-    manifest: which tables; if it is not given, all that the extraction left. excused: how many acknowledged operations
-    the journals lack, for a reason.
+    manifest: which tables; if it is not given, all that the extraction left. excused: how many answers to
+    clients the journals lack, for a reason.
     """
 
     def __init__(
@@ -418,7 +418,7 @@ class Case:
 
     def unfounded(self) -> str:
         """The same, or what clients know and the journals do not."""
-        lost = f"{self.excused} acknowledged operations are not in the journals" if self.excused else ""
+        lost = f"{self.excused} answers to clients are not in the journals" if self.excused else ""
         return self.contradiction() or lost
 
     def verdict(self, name: str) -> str:

@@ -65,6 +65,10 @@ def _program() -> str:
     return ""
 
 
+def _messages(count: int) -> str:
+    return f"{count} message{'s' * (count > 1)}"
+
+
 class Audit(Case):
     """One run under audit. `run` gives the report.
 
@@ -250,16 +254,20 @@ class Audit(Case):
         lost = self.proof.unsubmitted
         if not self.proof.holds(VALIDITY):
             lost = 0 if prop.violations else self.unsubmitted.count()
-        if lost:
-            these = f"{lost} message{'s' * (lost > 1)}"
-            self.notes.append(f"the record that it was multicast was lost in a crash for {these}")
+        gone = F.col("origin").isin(self.inputs.gone)
+        without = self.unsubmitted.where(gone).count() if lost and self.inputs.gone else 0
+        if without:
+            what = f"whoever multicast {_messages(without)} was removed, and has left no journal"
+            prop.verdict, prop.note = (UNDETERMINED, what) if prop.verdict == VALID else (prop.verdict, prop.note)
+        if lost > without:
+            self.notes.append(f"the record that it was multicast was lost in a crash for {_messages(lost - without)}")
 
     def _invalid(self) -> DataFrame:
         first = self.tables["deliveries"].where(F.col("position") == 1).select("replica", "installed_from")
         began = {row.replica: row.installed_from for row in first.distinct().collect()}
         lost_disk = {replica for replica, _, _ in self.inputs.installed if replica not in began}
         lost_disk |= {replica for replica, source in began.items() if source is not None}
-        forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *lost_disk})
+        forgetful = sorted({*self.inputs.crashed, *self.inputs.unsure, *self.inputs.gone, *lost_disk})
         invoked = self.operations if self.has_history else None
         elsewhere = delivery.sent_elsewhere(self.messages, self.tables["submitted"])
         return delivery.validity(self.bundles, self.unsubmitted, elsewhere, invoked, forgetful)
@@ -329,7 +337,7 @@ class Audit(Case):
         else:
             self._check_answers(skip)
         if self.counts.get("watched"):
-            answered.check_watches(self, skip)
+            self.excused += answered.check_watches(self, skip)
 
     def _check_answers(self, skip: str) -> None:
         self.excused = answered.check(self, skip)
@@ -352,7 +360,7 @@ class Audit(Case):
         if lost:
             self.excused += lost
             what = f"{lost} were answered from positions that had perhaps not been written at the end"
-            prop.verdict, prop.note = (PENDING, what) if prop.verdict == VALID else (prop.verdict, prop.note)
+            prop.verdict, prop.note = (UNDETERMINED, what) if prop.verdict == VALID else (prop.verdict, prop.note)
 
     def _stale(self, open_shards: list[int]) -> DataFrame:
         visits = self.keep(positions.visits(self.at_positions, self.steps, self.judged))

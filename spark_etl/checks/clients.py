@@ -44,8 +44,9 @@ def lost(
     complete_before: bytes | None,
     unsure_shards: Sequence[int],
 ) -> DataFrame:
-    """The acknowledged operations without effect, as far as the journals say: file, id, f, version, complete_us, why
-    (a sentence's end), excused: all that is missing may have been what a shard had not yet written when it went down.
+    """The acknowledged operations without effect, as far as the journals say: file, id, f, version, invoke_us,
+    complete_us, why (a sentence's end), lacks (shards; null: not known), excused: all that is missing may have been
+    what a shard had not yet written when it went down.
 
     The transactions of a message that nobody accounts for are not known: an operation that was answered with one of its
     versions is under way, not lost. If somebody does, and it is not among them, nothing excuses that.
@@ -59,7 +60,8 @@ def lost(
     void = (F.col("void") != 0) & ~unsure
     ineffective = F.coalesce((F.col("applied") == 0) & F.col("status").isNotNull(), F.lit(False)) | void
     there = acknowledged.where("present")
-    columns = ["file", "id", "f", "version", "complete_us", "why", "excused"]
+    columns = ["file", "id", "f", "version", "invoke_us", "complete_us", "why", "lacks", "excused"]
+    unknown = F.lit(None).cast("array<int>")
     carriers = messages.where(F.col("live") & ~F.col("single")).select(message_part("version").alias("part"), "known")
     nowhere = acknowledged.where(~F.col("present")).withColumn("why", F.lit("is in no journal"))
     nowhere = nowhere.withColumn("part", message_part("version")).join(carriers, "part", "left")
@@ -69,8 +71,8 @@ def lost(
     without = there.where(ineffective).withColumn("why", F.lit("has no effect according to the journals"))
     return union(
         [
-            nowhere.withColumn("excused", ~complete).select(*columns),
-            without.withColumn("excused", F.lit(False)).select(*columns),
+            nowhere.withColumn("lacks", unknown).withColumn("excused", ~complete).select(*columns),
+            without.withColumn("lacks", unknown).withColumn("excused", F.lit(False)).select(*columns),
             _partly(there.where(~ineffective), shards, open_ends).select(*columns),
         ]
     )
@@ -93,7 +95,8 @@ def _partly(there: DataFrame, shards: list[int], open_ends: DataFrame) -> DataFr
     return (
         missing.groupBy("file", "id")
         .agg(
-            F.first("f").alias("f"), F.first("version").alias("version"), F.first("complete_us").alias("complete_us"),
+            F.first("f").alias("f"), F.first("version").alias("version"), F.first("invoke_us").alias("invoke_us"),
+            F.first("complete_us").alias("complete_us"),
             F.array_sort(F.collect_set("shard")).alias("lacks"), F.min(excused).alias("excused"),
         )
         .withColumn("why", text("is in no journal of shard {}", F.concat_ws(", ", "lacks")))

@@ -61,6 +61,11 @@ class Inputs(msgspec.Struct):
     def replicas(self) -> list[int]:
         return sorted(r for members in self.shards.values() for r in members)
 
+    @property
+    def gone(self) -> list[int]:
+        """The replicas that were removed and have left no journal."""
+        return [replica for replica in self.removed if self.shard_of(replica) is None]
+
     def staying(self, shard: int) -> list[int]:
         """The replicas that belong to this shard at the end."""
         return [replica for replica in self.shards[shard] if replica not in self.removed]

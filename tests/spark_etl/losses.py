@@ -27,7 +27,7 @@ def restarted(records: Records) -> Records:
     return records[:middle] + later
 
 
-def _crashed_and(*changes: Forgery) -> Forgery:
+def crashed_and(*changes: Forgery) -> Forgery:
     """To a replica that was killed and came back."""
 
     def forgery(records: Records) -> Records:
@@ -114,12 +114,11 @@ class Loss(NamedTuple):
 CUT_AWAY = "acknowledged-but-absent unknown-position"
 LOSSES = {
     "a replica that was killed and came back": Loss(restarted, (1,), ""),
-    "rolled back everywhere": Loss(_crashed_and(rolled_back), EVERYWHERE, ""),
-    "the last positions cut everywhere": Loss(_crashed_and(cut(12)), EVERYWHERE, CUT_AWAY),
-    "the last positions cut at one shard": Loss(_crashed_and(cut(12)), (0, 1, 2), CUT_AWAY),
-    "the last positions cut at most of a shard": Loss(_crashed_and(cut(12)), (1, 2), ""),
-    "the last operation dropped": Loss(_crashed_and(last_operation_dropped), EVERYWHERE, "acknowledged-but-absent"),
-    "no second start": Loss(_crashed_and(without_start), (1,), "damage"),
+    "the last positions cut everywhere": Loss(crashed_and(cut(12)), EVERYWHERE, CUT_AWAY),
+    "the last positions cut at one shard": Loss(crashed_and(cut(12)), (0, 1, 2), CUT_AWAY),
+    "the last positions cut at most of a shard": Loss(crashed_and(cut(12)), (1, 2), ""),
+    "the last operation dropped": Loss(crashed_and(last_operation_dropped), EVERYWHERE, "acknowledged-but-absent"),
+    "no second start": Loss(crashed_and(without_start), (1,), "damage"),
     "no start": Loss(without_start, (1,), "damage"),
     "the journal of another replica": Loss(_of_another, (2,), "damage"),
     "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from multicast.records import Completed, Delivered, Started, Stopped, Submitted
+from multicast.records import Completed, Delivered, Members, Started, Stopped, Submitted
 from spark_etl.audit.runner import PARTS, Audit
 from spark_etl.report import Property, Report
 from tests.spark_etl.damages import exchange, read_at_positions
@@ -57,6 +57,22 @@ def test_crashes_and_a_lagging_replica_are_not_accused(audit: AuditRun):
     assert prop(report, "agreement").verdict == "pending"
     assert any("replica 4 of shard 1 ends at position 5 of 9" in note for note in report.notes)
     assert any("lost in a crash for 1 message" in note for note in report.notes)
+
+
+def test_of_what_a_removed_replica_multicast_that_left_no_journal_nothing_is_determined(
+    audit: AuditRun, tmp_path: Path
+) -> None:
+    """Its shard goes on without it."""
+    run = bank_run()
+    for replica in (1, 2):
+        run.records[replica].insert(-1, Members({**MEMBERS, 0: (1, 2)}, 6, 2))
+    directory = run.write(tmp_path / "run")
+    shutil.rmtree(directory / "replicas/0")
+    report = audit(directory, DELIVERY)
+    assert names(report) == set() and report.exit_code == 2 and report.problems == []
+    told = prop(report, "validity")
+    assert told.verdict == "not determined"
+    assert told.note == "whoever multicast 13 messages was removed, and has left no journal"
 
 
 def test_without_a_history_real_time_is_not_determined(audit: AuditRun, tmp_path: Path):

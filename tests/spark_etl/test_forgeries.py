@@ -45,8 +45,8 @@ def names_of_copies(fold: Forged, report: Report) -> list[set[str]]:
     return [found[case] for case in range(fold.first, fold.first + len(fold.copies))]
 
 
-def simulated(directory: Path) -> Path:
-    settings = Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=3, seconds=1.0)
+def simulated(directory: Path, seconds: float = 1.0) -> Path:
+    settings = Settings(protocol="white_box", profile="calm", shards=2, replicas=3, clients=3, seconds=seconds)
     run_seed(settings, 11, directory)
     return directory
 

@@ -30,7 +30,6 @@ from kvstore.core import audit
 from kvstore.core.execution import Execution
 from kvstore.core.plans import LocalPlan
 from multicast.types import ZERO, Timestamp
-from spark_etl.audit import answered
 from spark_etl.checks import replay
 
 LONG = b"long" * 100
@@ -160,7 +159,3 @@ def test_what_it_does_not_do_is_wrong():
 @pytest.mark.parametrize(("value", "text"), [(b"5", "=5"), (b"", "="), (b"\xff", "#"), (b"x" * 257, "#")])
 def test_a_long_value_or_no_text_is_its_digest(value: bytes, text: str):
     assert audit.value_text(value).startswith(text) and len(audit.value_text(value)) in (len(text), 33)
-
-
-def test_answers_over_more_time_than_a_batch_takes_are_of_several():
-    assert [answered._windows(tenths) for tenths in ([], [5], [5, 15], [5, 16], [0, 5, 11, 21, 22])] == [0, 1, 1, 2, 3]
