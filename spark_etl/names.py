@@ -58,6 +58,7 @@ VIOLATIONS = {
     "timestamp-disagreement": "a message has two timestamps",
     "destination-disagreement": "a message has two sets of destinations",
     "timestamp-shared": "two messages have one timestamp",
+    "payload-disagreement": "a message has two payloads",
     "bundle-disagreement": "replicas account for other transactions in one message, or in another order",
     "missed-delivery": "a destination shard went past a message without delivering it",
     "order-cycle": "deliveries at several replicas precede one another in a circle",

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -43,6 +43,7 @@ _COLUMN_TYPES: dict[str, DataType] = {
     "destinations": ArrayType(IntegerType()),
     "origin": IntegerType(),
     "payload_bytes": IntegerType(),
+    "payload_crc": LongType(),
     "single": BooleanType(),
     "at": LongType(),
     "installed_from": IntegerType(),
@@ -80,7 +81,7 @@ _PLACE = ("replica", "shard", "segment", "offset")
 
 TABLES: dict[str, tuple[str, ...]] = {
     # A delivery. position 0: optimistic. single: the message is a transaction of format 1, whose id and version are its
-    # own. installed_from: the peer whose journal it came from, or null.
+    # own. payload_crc: its CRC-32. installed_from: the peer whose journal it came from, or null.
     "deliveries": (
         *_PLACE,
         "position",
@@ -91,6 +92,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         "destinations",
         "origin",
         "payload_bytes",
+        "payload_crc",
         "single",
         "at",
         "installed_from",

@@ -235,6 +235,7 @@ def _journals(part: _Part, shape: Shape, names: pa.Array) -> Iterator[tuple[str,
     delivery = common | {
         "gts": gts, "stage": FINAL, "expired": False, "destinations": destinations, "origin": origin,
         "payload_bytes": PAYLOAD_BYTES, "single": False,
+        "payload_crc": (_mixed(part.number)[:, 0] >> np.uint64(32)).astype(np.int64),
     }  # fmt: skip
 
     def of(row: np.ndarray, key: np.ndarray) -> dict[str, Any]:

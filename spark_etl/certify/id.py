@@ -13,7 +13,7 @@ from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
 from spark_etl.certify.arrays import all_differ, codes, halves, numbers, of_groups, ranks, same, trust, whole
 from spark_etl.certify.log import TAKEN
 
-ENTRIES = ("gts", "id", "expired", "destinations", "origin")
+ENTRIES = ("gts", "id", "expired", "destinations", "origin", "payload_crc")
 OUTCOMES = ("position", "index", "id", "gts", "status", "succeeded", "truths", "effect", "bundle")
 
 _NEVER = np.iinfo(np.int64).max
@@ -61,8 +61,8 @@ class Transactions(NamedTuple):
 
 
 def messages(logs: Sequence[AgreedLog]) -> Messages:
-    """All shards give a message one timestamp, one set of destinations and one bundle, no two messages share a
-    timestamp, and none was left out. logs: by shard, in the order of their numbers. Suspect."""
+    """All shards give a message one timestamp, one set of destinations, one payload and one bundle, no two messages
+    share a timestamp, and none was left out. logs: by shard, in the order of their numbers. Suspect."""
     shards = [log.shard for log in logs]
     ids = [halves(log.entries["id"]) for log in logs]
     each = codes(*ids)
@@ -76,6 +76,7 @@ def messages(logs: Sequence[AgreedLog]) -> Messages:
     gts = values[first]
     time, tops = ranks(gts, halves(pa.array([log.top for log in logs])))
     one_bits = _same(code, bits, count, "destinations")
+    _same(code, np.concatenate([numbers(log.entries["payload_crc"]) for log in logs]), count, "payloads")
     late = _same(code, expired.astype(np.int64), count, "fates")
     at = np.concatenate([np.full(log.entries.num_rows, 1 << n, np.int64) for n, log in enumerate(logs)])
     delivered = of_groups(code, at, count, np.bitwise_or, 0)

@@ -21,7 +21,7 @@ from spark_etl.certify.arrays import halves, in_order, numbers, rise, trust, val
 from spark_etl.ingest.inputs import Top
 
 DELIVERIES = ("replica", "segment", "offset", "position", "gts", "id", "stage", "expired", "destinations", "origin",
-              "single", "installed_from")  # fmt: skip
+              "payload_crc", "single", "installed_from")  # fmt: skip
 OUTCOMES = ("replica", "offset", "position", "index", "content", "state_digest")
 DETAILS = ("replica", "offset", "position", "index", "id", "gts", "message", "timestamp", "status")
 
@@ -68,7 +68,7 @@ def certify(
     if longest >= 0:
         _is_sound(shard, logs[longest])
         for log in logs.values():
-            _is_beginning(log, logs[longest], ("id", "gts", "destinations", "expired", "origin"))
+            _is_beginning(log, logs[longest], ("id", "gts", "destinations", "expired", "origin", "payload_crc"))
     firsts = {replica: _bundles(account) for replica, account in accounts.items()}
     for replica, told in firsts.items():
         _in_places(told, installs.get(replica, ()))

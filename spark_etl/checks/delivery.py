@@ -135,6 +135,9 @@ def agreement(
     they lack is no evidence. disputed: `relations.disputed`. installs:
     replica, installed, installed_offset, of snapshots: what a replica skipped there up to that position is not lost.
     """
+    few, most = F.col("few.value"), F.col("most.value")
+    other = (few["id"] == most["id"]) & (few["payload"] != most["payload"])
+    other = F.when(other, " with another payload").otherwise("")
     flag = F.when(F.col("few.value.expired"), " as expired").otherwise("")
     flag_most = F.when(F.col("most.value.expired"), " as expired").otherwise("")
     disagreements = violations(
@@ -142,12 +145,12 @@ def agreement(
         "position-disagreement",
         text(
             "at position {} of shard {} {} delivered message {} (version {}, to shards {}{}), but {} message {}"
-            " (version {}, to shards {}{})",
+            " (version {}, to shards {}{}){}",
             F.col("position"), F.col("shard"),
             replicas_text("few.replicas"), id_text(F.col("few.value.id")), version_text(F.col("few.value.gts")),
             F.concat_ws(", ", "few.value.destinations"), flag,
             replicas_text("most.replicas"), id_text(F.col("most.value.id")), version_text(F.col("most.value.gts")),
-            F.concat_ws(", ", "most.value.destinations"), flag_most,
+            F.concat_ws(", ", "most.value.destinations"), flag_most, other,
         ),
         [F.col("few.value.id"), F.col("most.value.id")],
         replicas=[F.col("few.replicas")[0], F.col("most.replicas")[0]],
@@ -298,12 +301,11 @@ def prefix_order(log: DataFrame) -> DataFrame:
 
 
 def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_shards: Sequence[int]) -> DataFrame:
-    """All shards give a message one timestamp and one set of destinations, and account for the same transactions in it,
-    in the same order; no two messages share a timestamp, and no destination shard has gone past a message without
-    delivering it. With rising timestamps (`prefix_order`) this
-    certifies one acyclic order. Of a message with several timestamps only the smallest is compared with those of
-    others. Names: timestamp-disagreement, destination-disagreement, bundle-disagreement, timestamp-shared,
-    missed-delivery.
+    """All shards give a message one timestamp, one payload and one set of destinations, and account for the same
+    transactions in it, in the same order; no two messages share a timestamp, and no destination shard has gone past a
+    message without delivering it. With rising timestamps (`prefix_order`) this certifies one acyclic order. Of a
+    message with several timestamps only the smallest is compared with those of others. Names: timestamp-disagreement,
+    destination-disagreement, payload-disagreement, bundle-disagreement, timestamp-shared, missed-delivery.
 
     tops: replica, shard, top_gts. unsure_shards: of these a part may be missing everywhere; what they lack is no
     evidence.
@@ -334,6 +336,16 @@ def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_sh
                 id_text(F.col("id")), F.concat_ws(", ", "destinations"), F.concat_ws(", ", "destinations_max"),
             ),
             [F.col("id")],
+        ),
+        violations(
+            live.where((F.col("payload") != F.col("payload_max")) & ~F.col("single")),
+            "payload-disagreement",
+            text(
+                "message {} (version {}) has another payload at replica {} than at replica {}",
+                id_text(F.col("id")), version_text(F.col("gts")), F.col("holder"), F.col("holder_max"),
+            ),
+            [F.col("id")],
+            replicas=[F.col("holder"), F.col("holder_max")],
         ),
         violations(
             live.where(F.col("bundle") != F.col("bundle_max")),

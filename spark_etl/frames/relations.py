@@ -25,9 +25,9 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
     missing. `bundles` has a row per delivery.
 
     Columns: replica, shard, position; of the delivery: offset, id, gts (of the message), expired, destinations, origin,
-    single; of the account: outcome_message (format 1), outcome_gts (the message's, by this account), outcome_offset,
-    content, bundle, state_digest; of a transaction: index, transaction (id), version, status, succeeded, truths,
-    effect.
+    payload (its CRC-32), single; of the account: outcome_message (format 1), outcome_gts (the message's, by this
+    account), outcome_offset, content, bundle, state_digest; of a transaction: index, transaction (id), version, status,
+    succeeded, truths, effect.
     Without an account the transactions of a delivery are not known (null), but for a single one of format 1; version is
     that of its first.
     live: delivered, and neither expired nor, in format 1, a second message under a used id, by this replica's account
@@ -36,6 +36,7 @@ def replica_log(deliveries: DataFrame, outcomes: DataFrame) -> DataFrame:
     """
     delivered = deliveries.where(F.col("stage") == FINAL).select(
         "replica", "shard", "position", "offset", "gts", "id", "expired", "destinations", "origin",
+        F.col("payload_crc").alias("payload"),
         F.coalesce("single", F.lit(False)).alias("single"),
     )  # fmt: skip
     done = outcomes.select(
@@ -74,7 +75,7 @@ def version_of(gts: Column, index: int) -> Column:
 
 def entry() -> Column:
     """Of `bundles`: what was delivered, as the replicas of a shard should agree on it; null if nothing was."""
-    return F.when(F.col("id").isNotNull(), F.struct("id", "gts", "destinations", "expired"))
+    return F.when(F.col("id").isNotNull(), F.struct("id", "gts", "destinations", "expired", "payload"))
 
 
 def disputed(log: DataFrame) -> DataFrame:
@@ -143,7 +144,7 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
     all, if none is live), with a replica that reports each gts; delivered: shards, as bits, that delivered it;
     expected: its destinations as bits; live: it is not everywhere expired; known: somebody accounts for its
     transactions; single: of format 1; version: of the first transaction; bundle and bundle_max: of `outcomes`; origin
-    and origin_max.
+    and origin_max; payload and payload_max, over live deliveries, with a replica that has each.
     """
     live, told = F.col("live"), F.col("outcome_gts") == F.col("gts")
     return (
@@ -166,6 +167,10 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
             F.max(F.when(told, F.col("bundle"))).alias("bundle_max"),
             F.min("origin").alias("origin"),
             F.max("origin").alias("origin_max"),
+            F.min(F.when(live, F.col("payload"))).alias("payload"),
+            F.max(F.when(live, F.col("payload"))).alias("payload_max"),
+            F.min_by("replica", F.when(live, F.col("payload"))).alias("holder"),
+            F.max_by("replica", F.when(live, F.col("payload"))).alias("holder_max"),
         )
         .withColumn("expected", destination_bits("destinations", shards))
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -131,16 +132,17 @@ def _add_delivery(
     place: tuple[int, int, int, int],
     record: records.Delivered | records.DeliveredReference,
     message: AppMessage | records.DeliveredReference,
-    payload_bytes: int,
+    payload: records.Place,
     single: bool,
 ) -> None:
     _check_id(message.id)
     check_numbers("a delivery", INT64, record.position, record.at)
-    check_numbers("a delivery", INT32, record.stage, message.origin, record.installed_from, payload_bytes)
+    check_numbers("a delivery", INT32, record.stage, message.origin, record.installed_from, payload.length)
+    check_numbers("a delivery", INT64, payload.crc)
     check_numbers("a delivery", INT32, *message.destinations)
     rows.add(
         "deliveries", *place, record.position, record.timestamp.encode(), message.id, record.stage, record.expired,
-        message.destinations, message.origin, payload_bytes, single, record.at, record.installed_from,
+        message.destinations, message.origin, payload.length, payload.crc, single, record.at, record.installed_from,
     )  # fmt: skip
 
 
@@ -149,9 +151,10 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
     kind = type(record)
     if kind is records.Delivered:
         payload = record.message.payload
-        _add_delivery(rows, place, record, record.message, len(payload), is_single(payload))
+        stands = records.Place(0, len(payload), zlib.crc32(payload))
+        _add_delivery(rows, place, record, record.message, stands, is_single(payload))
     elif kind is records.DeliveredReference:
-        _add_delivery(rows, place, record, record, record.length, False)
+        _add_delivery(rows, place, record, record, record.places[0], False)
     elif kind is records.Completed:
         _add_account(rows, place, record)
     elif kind is records.Base:

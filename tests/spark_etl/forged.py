@@ -213,6 +213,10 @@ def _writes(outcome: Any) -> bool:
     return bool(outcome.writes)
 
 
+def _last_bit(m: AppMessage) -> bytes:
+    return m.payload[:-1] + bytes([m.payload[-1] ^ 1])
+
+
 def _two(d: Delivered) -> bool:
     return len(d.message.destinations) == 2
 
@@ -318,8 +322,13 @@ FORGERIES = {
         "",
     ),
     "another payload": Kind(
-        delivery(message(payload=lambda m: m.payload + b"x")),
-        "",
+        delivery(message(payload=_last_bit)),
+        "position-disagreement",
+        "payload-disagreement",
+    ),
+    "another payload of what went to no other shard": Kind(
+        delivery(message(payload=_last_bit), alone_here),
+        "position-disagreement",
         "",
     ),
     "an early delivery": Kind(
