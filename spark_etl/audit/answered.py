@@ -168,11 +168,14 @@ def _beyond_a_batch(case: Case, lost: DataFrame) -> set[int]:
     """The shards that lack more than a crash can have kept from their disks, by what their replicas may not have
     written any more."""
     inputs, ends = case.inputs, case.open_ends()
-    unclear = {inputs.shard_of(replica) for replica in (*inputs.unsure, *inputs.volatile)}
+    if not ends:
+        return set()
+    doubtful = {*inputs.unsure, *inputs.volatile}
+    unclear = [NOWHERE, *(shard for shard, members in inputs.shards.items() if doubtful & {*members})]
     shard = F.explode(F.coalesce("lacks", F.array(F.lit(NOWHERE)))).alias("shard")
     rows = lost.where(F.col("excused") & F.col("complete_us").isNotNull())
     rows = rows.select(shard, "file", F.coalesce("invoke_us", "complete_us").alias("invoke_us"), "complete_us")
-    rows = rows.where(~F.col("shard").isin([NOWHERE, *unclear])) if unclear else rows
+    rows = rows.where(~F.col("shard").isin(unclear)) if doubtful else rows
     return _in_turns(rows.orderBy("shard", "file", "complete_us").toLocalIterator(), {NOWHERE: len(ends)})
 
 
