@@ -79,7 +79,7 @@ def _agreement(run: Run, found: set[str]) -> None:
         at = defaultdict(list)
         for replica in members:
             for d in run.deliveries(replica):
-                at[d.position].append((d.id, d.time, d.destinations, d.expired))
+                at[d.position].append((d.id, d.time, d.destinations, d.expired, d.payload))
         if any(len(set(ones)) > 1 for ones in at.values()):
             found.add("position-disagreement")
         for replica in members:
@@ -106,6 +106,7 @@ def _prefix(run: Run, found: set[str]) -> None:
 
 def _one_order(run: Run, found: set[str]) -> None:
     times, destinations, at, carried = defaultdict(set), defaultdict(set), defaultdict(set), defaultdict(set)
+    payloads = defaultdict(set)
     passed: dict[int, int] = defaultdict(int)
     before: set[tuple[int, int]] = set()
     for shard, replica, d in run.everywhere():
@@ -116,6 +117,7 @@ def _one_order(run: Run, found: set[str]) -> None:
         if not d.expired:
             times[d.id].add(d.time)
             destinations[d.id].add(d.destinations)
+            payloads[d.id].add(d.payload)
             passed[shard] = max(passed[shard], d.time)
     for replica in run.journals:
         alive = sorted((d for d in run.deliveries(replica) if not d.expired), key=lambda d: d.position)
@@ -124,6 +126,8 @@ def _one_order(run: Run, found: set[str]) -> None:
         found.add("timestamp-disagreement")
     if any(len(ones) > 1 for ones in destinations.values()):
         found.add("destination-disagreement")
+    if any(len(ones) > 1 for ones in payloads.values()):
+        found.add("payload-disagreement")
     if any(len(carried[one]) > 1 for one in times):
         found.add("bundle-disagreement")
     if any(min(times[a]) == min(times[b]) for a, b in combinations(times, 2)):

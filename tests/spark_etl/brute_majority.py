@@ -16,7 +16,7 @@ def judged(run: Run) -> Run:
         camps: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for r in members:
             for d in run.deliveries(r):
-                camps["delivery", d.position][str((d.id, d.time, d.destinations, d.expired))].add(r)
+                camps["delivery", d.position][str((d.id, d.time, d.destinations, d.expired, d.payload))].add(r)
             for bundle in run.bundles(r):
                 camps["account", bundle[0].position][str([a.content for a in bundle])].add(r)
         for (_, position), said in camps.items():

@@ -38,6 +38,7 @@ class Delivery:
     destinations: tuple[int, ...]
     origin: int
     expired: bool = False
+    payload: int = 0
 
 
 @dataclass

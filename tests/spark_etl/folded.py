@@ -114,7 +114,7 @@ class Rows:
                 **place, "position": r.position, "gts": gts(case, r.time), "id": message_id(case, r.id),
                 "stage": FINAL if r.position else OPTIMISTIC, "expired": r.expired,
                 "destinations": [case * SHARDS + s for s in r.destinations], "origin": case * REPLICAS + r.origin,
-                "payload_crc": 0,
+                "payload_crc": r.payload,
             })  # fmt: skip
         else:
             who = {**place, "position": r.position, "gts": version(case, r.version), "id": message_id(case, r.id)}

@@ -386,6 +386,7 @@ KNOWN = {
     "right": tiny("wa | ra=1 wb | ra=1 da | ra=0"),
     "one version of two messages": tiny("wa | wb", second(time=1)),
     "two sets of destinations": tiny("wa | wb", second(id=1, destinations=(0, 1))),
+    "two payloads": tiny("wa | wb", second(id=1, payload=1)),
     "versions against real time": tiny("wa | wa", backwards),
     "an unknown outcome binds nobody": tiny("wa | wa", backwards, last_unknown),
     "a long fork": tiny("wa | wb | ra=1 rb=0 | ra=0 rb=2"),
