@@ -37,7 +37,7 @@ from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
 from multicast.simulation.observe import Observer
-from multicast.simulation.stalls import Stalls
+from multicast.simulation.stalls import LINK_US, Stalls
 from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Topology, quorum_of
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Endings:
         self.all_return = False
         self._timeout_us = _longest_us(options)
         world.observers.append(self._probe)
-        self._stalls = None if own is None else Stalls(world, judged, own, self._timeout_us)
+        self._stalls = None if own is None else Stalls(world, judged, own, max(self._timeout_us, LINK_US))
         if self._stalls is not None:
             world.observers.append(self._stalls)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STALL_TIMEOUTS = 12
 """So many of the protocol's longest timers a group may take to go on: three elections in a row fail at times."""
-_LINK_US = 50_000
+LINK_US = 50_000
 """What has no timers waits for its links alone."""
 _ASKED_SHARE = 0.3
 _DEAF_SHARE = 0.3
@@ -47,7 +47,7 @@ class Stalls(Observer):
     """
 
     def __init__(self, world: World, judged: Multicasts, rng: random.Random, timeout_us: int):
-        self.most_us = STALL_TIMEOUTS * max(timeout_us, _LINK_US)
+        self.most_us = STALL_TIMEOUTS * timeout_us
         self._timeout_us = timeout_us
         self.asks, self.deafens = rng.random() < _ASKED_SHARE, rng.random() < _DEAF_SHARE
         self.last_us = 0

@@ -101,7 +101,7 @@ def test_more_than_a_crash_keeps_from_the_disks_is_lost(spark: Any, tmp_path: Pa
 def test_so_is_what_all_journals_lack_though_each_fits_the_others(spark: Any, tmp_path: Path):
     """They were rolled back, with their marks, behind a crash."""
     forgery = crashed_and(rolled_back)
-    run = simulated(tmp_path / "run", seconds=1.5)
+    run = simulated(tmp_path / "run", seconds=2.5)
     fold = Forged(spark, run, [(forgery, EVERYWHERE)], {}, tmp_path / "out", ("clients",))
     report = fold.check_all()
     assert names(report) == {"acknowledged-but-absent"} and report.exit_code == 1
