@@ -157,10 +157,11 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
             raise ConfigError(f"{text[:100]!r} is the address of {len(found)} replicas; they have {addresses}")
         return found[0]
 
-    def with_replica(self, replica: ReplicaConfig) -> ClusterConfig:
-        """The same, but for the one with this id, which may be new."""
+    def with_replica(self, replica: ReplicaConfig, added_shards: tuple[GroupId, ...] = ()) -> ClusterConfig:
+        """The same, but for the one with this id, which may be new. added_shards: more that are known to be added."""
         by_id = {one.id: one for one in self.replicas} | {replica.id: replica}
-        return msgspec.structs.replace(self, replicas=tuple(by_id.values()))
+        added = tuple(sorted({*self.added_shards, *added_shards}))
+        return msgspec.structs.replace(self, replicas=tuple(by_id.values()), added_shards=added)
 
 
 def _by_shard(replicas: Iterable[ReplicaConfig]) -> dict[GroupId, tuple[ProcessId, ...]]:

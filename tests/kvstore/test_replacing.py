@@ -116,6 +116,17 @@ def test_what_cannot_be_put_in_place_is_refused(tmp_path: Path, replica_id: int,
     replica._store.close()
 
 
+def test_a_replaced_replica_of_an_added_shard_makes_that_no_first_one(tmp_path: Path) -> None:
+    """This replica began before the shard was added, and may begin another life with what it has in memory."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    replica = LiveReplica(tmp_path, made, 0)
+    founder = msgspec.structs.replace(made.replica(2), id=3, shard=1, peer_port=7, http_port=8)
+    config.save(tmp_path, msgspec.structs.replace(made.with_replica(founder), added_shards=(1,)))
+    replica.put_in_place(msgspec.structs.replace(founder, since=8))
+    assert replica.config.map().shards == made.map().shards == (0,)
+    replica._store.close()
+
+
 def test_one_that_was_added_is_replaced_though_the_file_of_this_machine_lacks_it(tmp_path: Path) -> None:
     made = make_cluster(tmp_path, 1, 3, "white_box")
     config.save(tmp_path, made)
