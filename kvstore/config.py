@@ -157,10 +157,12 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
             raise ConfigError(f"{text[:100]!r} is the address of {len(found)} replicas; they have {addresses}")
         return found[0]
 
-    def with_replica(self, replica: ReplicaConfig, added_shards: tuple[GroupId, ...] = ()) -> ClusterConfig:
-        """The same, but for the one with this id, which may be new. added_shards: more that are known to be added."""
+    def with_replica(self, replica: ReplicaConfig) -> ClusterConfig:
+        """The same, but for the one with this id, which may be new. The first shards are in every file: if its shard is
+        not known here, that was added."""
         by_id = {one.id: one for one in self.replicas} | {replica.id: replica}
-        added = tuple(sorted({*self.added_shards, *added_shards}))
+        known = {*self.added_shards, *[one.shard for one in self.replicas]}
+        added = self.added_shards if replica.shard in known else (*self.added_shards, replica.shard)
         return msgspec.structs.replace(self, replicas=tuple(by_id.values()), added_shards=added)
 
 

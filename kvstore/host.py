@@ -230,8 +230,8 @@ class LiveReplica:
                 raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
             return stored.with_replica(replica)
 
-        after = changing.update(self._directory, placed)
-        self.config = self.config.with_replica(replica, after.added_shards)  # that no added shard counts as a first one
+        changing.update(self._directory, placed)
+        self.config = self.config.with_replica(replica)
         self._addresses[replica.id] = replica.peer_address
         if self._host is not None:
             self._host.move(replica.id, self._addresses[replica.id], replica.since)

@@ -64,8 +64,10 @@ decode_note = msgspec.json.Decoder(ReplicaConfig).decode
 def with_new(config: ClusterConfig, topology: Membership) -> ClusterConfig:
     """The same, with those who were added since it was read."""
     known = {replica.id for replica in config.replicas}
-    new = [decode_note(topology.note_of(process)) for process in topology.processes if process not in known]
-    return msgspec.structs.replace(config, replicas=(*config.replicas, *new))
+    for process in topology.processes:
+        if process not in known:
+            config = config.with_replica(decode_note(topology.note_of(process)))
+    return config
 
 
 def shards_json(
