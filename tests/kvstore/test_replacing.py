@@ -7,15 +7,18 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
-from kvstore import certificates, cluster, config, identity, replacing
+from kvstore import certificates, cluster, config, identity, members, replacing
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.host import LiveReplica
 from kvstore.process import Handle
+from multicast.membership import Membership
 from multicast.runtime.clock import wall_us
 from tests.kvstore.live import Replica, make_cluster
 from tests.kvstore.test_lost_disk import Load
@@ -129,6 +132,15 @@ def test_a_replaced_replica_of_an_added_shard_makes_that_no_first_one(tmp_path: 
         assert known.map().shards == made.map().shards == (0,)
         assert known.topology(0).groups == made.topology(0).groups
     replica._store.close()
+
+
+def test_a_shard_that_is_heard_of_in_this_life_is_no_first_one(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    heard = [msgspec.structs.replace(made.replica(2), id=i, shard=1, http_port=i, peer_port=i + 3) for i in (3, 4, 5)]
+    topology = SimpleNamespace(processes=range(6), note_of=lambda process: members.note(heard[process - 3]))
+    known = members.with_new(made, cast(Membership, topology))
+    assert known.shards[1] == (3, 4, 5) and known.added_shards == (1,)
+    assert known.map().shards == (0,) and known.topology(0).groups == made.topology(0).groups
 
 
 def test_one_that_was_added_is_replaced_though_the_file_of_this_machine_lacks_it(tmp_path: Path) -> None:
