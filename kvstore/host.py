@@ -224,8 +224,8 @@ class LiveReplica:
     def put_in_place(self, replica: ReplicaConfig) -> None:
         """This replica takes the place of the one with its id, from now on and after every restart. ConfigError."""
 
-        def placed(stored: ClusterConfig) -> ClusterConfig:  # each may know of one who was added that the other lacks
-            known = (stored if replica.id in [r.id for r in stored.replicas] else self.config).replica(replica.id)
+        def placed(stored: ClusterConfig) -> ClusterConfig:  # it knows who was added in this life
+            known = stored.replica(replica.id)
             if replica.id == self.me.id or replica.shard != known.shard or replica.since < known.since:
                 raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
             return stored.with_replica(replica)

@@ -119,21 +119,6 @@ def test_what_cannot_be_put_in_place_is_refused(tmp_path: Path, replica_id: int,
     replica._store.close()
 
 
-def test_a_replaced_replica_of_an_added_shard_makes_that_no_first_one(tmp_path: Path) -> None:
-    """This replica began before the shard was added, and its machine's own file knows nothing of it; the next life is
-    by what it has in memory, or by the file."""
-    made = make_cluster(tmp_path, 1, 3, "white_box")
-    config.save(tmp_path, made)
-    replica = LiveReplica(tmp_path, made, 0)
-    founder = msgspec.structs.replace(made.replica(2), id=3, shard=1, peer_port=7, http_port=8)
-    replica.config = made.with_replica(founder)
-    replica.put_in_place(msgspec.structs.replace(founder, since=8))
-    for known in (replica.config, config.load(tmp_path)):
-        assert known.map().shards == made.map().shards == (0,)
-        assert known.topology(0).groups == made.topology(0).groups
-    replica._store.close()
-
-
 def test_a_shard_that_is_heard_of_in_this_life_is_no_first_one(tmp_path: Path) -> None:
     made = make_cluster(tmp_path, 1, 3, "white_box")
     heard = [msgspec.structs.replace(made.replica(2), id=i, shard=1, http_port=i, peer_port=i + 3) for i in (3, 4, 5)]
@@ -142,17 +127,6 @@ def test_a_shard_that_is_heard_of_in_this_life_is_no_first_one(tmp_path: Path) -
     assert known.shards[1] == (3, 4, 5) and known.added_shards == (1,)
     assert known.map().shards == (0,) and known.topology(0).groups == made.topology(0).groups
 
-
-def test_one_that_was_added_is_replaced_though_the_file_of_this_machine_lacks_it(tmp_path: Path) -> None:
-    made = make_cluster(tmp_path, 1, 3, "white_box")
-    config.save(tmp_path, made)
-    replica = LiveReplica(tmp_path, made, 0)
-    added = msgspec.structs.replace(made.replica(2), id=3, peer_port=7, http_port=8)
-    replica.config = made.with_replica(added)
-    replica.put_in_place(msgspec.structs.replace(added, since=8))
-    assert config.load(tmp_path).replica(3).since == replica.config.replica(3).since == 8
-    replica._store.close()
-    replica._journal.close()
 
 
 def secured(directory: Path) -> config.ClusterConfig:
