@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import msgspec
 
 from multicast.discipline import Discipline
-from multicast.membership import Membership
+from multicast.membership import GroupIs, Membership
 from multicast.records import Delivered
 from multicast.types import FINAL, AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -293,11 +293,11 @@ class MulticastProtocol:
         out.may_read(token, None)
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        """A message of `specification.messages` arrived. May raise PeerError."""
-        call, own_group, _, _ = self.handlers[type(message)]
-        if own_group and self.topology.group_of[sender] != self.group:
-            raise PeerError(f"{type(message).__name__} from group {self.topology.group_of[sender]}")
-        call(sender, message, now, out)
+        """A message of `specification.messages` arrived. May raise PeerError; of group None: nobody has told of it."""
+        handler, group = self.handlers[type(message)], self.topology.group_of.get(sender)
+        if (handler.own_group and group != self.group) or (group is None and type(message) is not GroupIs):
+            raise PeerError(f"{type(message).__name__} from group {group}")
+        handler.call(sender, message, now, out)
 
     def can_wait(self, message: Any) -> bool:
         """Whether a host need not run for this message alone: see `Handler`."""

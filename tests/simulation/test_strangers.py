@@ -8,12 +8,13 @@ import pytest
 
 from multicast import registry
 from multicast.membership import Change, Founding, GroupIs, change_payload, founding_payload
-from multicast.protocol import Application, MulticastProtocol
+from multicast.parts.delivered import Watermark
+from multicast.protocol import Application, MulticastProtocol, Outbox, PeerError, Saved
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.growing import topology_of
 from multicast.simulation.network import Conditions
 from multicast.simulation.world import World
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Topology, new_message_id
+from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Topology, new_message_id
 
 DELTA = 1_000
 SECOND = 1_000_000
@@ -106,3 +107,16 @@ def test_who_was_down_when_a_replica_was_added_hears_of_it_when_that_leads(
     before = positions(growing.world, others)
     growing.multicast(1, (0, 1))
     assert positions(growing.world, others) == [position + 1 for position in before]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_what_comes_from_a_group_before_anybody_has_told_of_it_is_refused_and_ends_nobody(name: str) -> None:
+    """As at a process that has lost its disk, and is linked to all that its file names."""
+    protocol = registry.load(name)
+    options, topology = protocol.specification.options(), Topology({0: (0, 1, 2)}, {1: FOUNDED})
+    process = protocol(0, topology_of(topology, 0), options, random.Random(1))
+    process.on_start(Saved({}), 1, Outbox())
+    with pytest.raises(PeerError, match="Watermark from group None"):
+        process.on_message(FOUNDED[0], Watermark(ZERO), 1, Outbox())
+    process.on_message(FOUNDED[0], GroupIs(1, FOUNDED, {}), 1, Outbox())
+    process.on_message(FOUNDED[0], Watermark(ZERO), 1, Outbox())
