@@ -15,9 +15,9 @@ class Batch:
     message waits until this batch and those before it are on disk; otherwise that has time.
     sends: (receivers, encoded message) that may leave now, in order. hurried: for one of them somebody waits; otherwise
     they have time until something else goes to their receivers. answers: (token, answer) for clients.
-    reads: (peer, position): read deliveries from the journal and give them to `Engine.feed`; or `Engine.tell` that they
-    are gone. rows: (peer, request): read what the application holds for a snapshot and `Engine.tell` it. staging:
-    chunks to stage, in order, each followed by `Engine.staged` (`multicast.snapshot`).
+    reads: (peer, position): read deliveries from the journal, or that they are gone, for `Engine.found`. rows: (peer,
+    request): read what the application holds for a snapshot, for `Engine.found`. staging: chunks to stage, in order,
+    each followed by `Engine.staged` (`multicast.snapshot`).
     faulty: (peer, what it did): close that link. wake_at: the next instant at which to run, None for none.
     """
 

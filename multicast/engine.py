@@ -2,9 +2,10 @@
 
 Theory of operation. A host (TCP or simulated) puts inputs in (`receive`, `submit`, `request`, ...), and calls `run`,
 which drains them through the protocol and the application and returns a `Batch`: journal bytes to append and sync as
-one, messages that may leave at once, answers for clients, and when to wake up. After the batch's flush the host calls
-`flushed`, which gives the messages that waited for it. While a flush is under way further batches may be run; flushes
-complete in order. A message behind a waiting one to the same peer waits too: one FIFO per link.
+one, messages that may leave at once, answers for clients, and when to wake up. That is the only way out. The batch's
+flush is an input, too (`flushed`): what waited for it leaves with the next run. While a flush is under way further
+batches may be run; flushes complete in order. A message behind a waiting one to the same peer waits too: one FIFO per
+link.
 
 Final deliveries are numbered here, go to the application and into the journal. `recover` brings back what a journal
 holds. A process that missed deliveries fetches them from a peer's journal (`CatchUpRequest`, `CatchUpReply`).
@@ -79,7 +80,7 @@ class Engine:
         self._flush_positions: deque[tuple[int, int]] = deque()
         self._durable = self._durable_told = self._journaled_completed = 0
         self._catch_up = CatchUp(self.self_id, lambda: protocol.topology.groups[protocol.group])
-        self.snapshots = Snapshots(protocol, self._catch_up.away, lambda: self.completed, self.tell)
+        self.snapshots = Snapshots(protocol, self._catch_up.away, lambda: self.completed, self._tell)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -153,13 +154,11 @@ class Engine:
         return not self._inputs and not self._batch.sends
 
     def receive(self, peer: ProcessId, data: bytes) -> bool:
-        """An encoded message of a peer, new and in order: whether to `run` for it. PeerError: close the link."""
-        return self._put_in(peer, *self.codec.decode(data))
-
-    def _put_in(self, sender: ProcessId, channel: int, message: Any) -> bool:
-        """Whether to `run` for it: two that can wait may be what something waits for together."""
+        """An encoded message of a peer, new and in order. Returns whether to `run` for it; two that can wait may be
+        what something waits for together. PeerError: close the link."""
+        channel, message = self.codec.decode(data)
         waits = not self._inputs and self.protocol.can_wait(message)
-        self._inputs.append((_MESSAGE, sender, channel, message))
+        self._inputs.append((_MESSAGE, peer, channel, message))
         return not waits
 
     def submit(self, message: AppMessage) -> None:
@@ -182,38 +181,27 @@ class Engine:
         self._inputs.append((_CONNECTED, peer, up, self._catch_up.connected(peer, up)))
         return True
 
-    def feed(self, peer: ProcessId, deliveries: list[tuple[records.Delivered, bytes | None]], more: bool) -> None:
-        """What a read of `Batch.reads` has found."""
-        self._send((peer,), wire.HOST, wire.CatchUpReply(deliveries, more), False)
-
-    def tell(self, peer: ProcessId, message: wire.Gone | wire.SnapshotChunk | wire.SnapshotRequest) -> None:
-        """What a read of `Batch.reads` has not found, or one of `Batch.rows` has."""
-        self._send((peer,), wire.HOST, message, False)
+    def found(self, peer: ProcessId, what: wire.CatchUpReply | wire.Gone | wire.SnapshotChunk) -> None:
+        """What a read of `Batch.reads` or of `Batch.rows` has found: it leaves for this peer with the next run."""
+        self._tell(peer, what)
 
     def staged(self, chunk: wire.SnapshotChunk, kept: bool) -> None:
         """One of `Batch.staging` is, or could not be kept."""
         self._inputs.append((_STAGED, chunk, kept, None))
 
-    def flushed(self, number: int) -> bool:
-        """Batch `number` and all before it are on disk: what waited for that leaves with the next batch, or with
-        `take_sends`. Returns whether to `run` for what this process has told itself."""
+    def flushed(self, number: int) -> None:
+        """Batch `number` and all before it are on disk: what waited for that, for peers or for this process, leaves or
+        is handled in the next run, for which it is time."""
         self._flushed = number
         while self._flush_positions and self._flush_positions[0][0] <= number:
             self._durable = self._flush_positions.popleft()[1]
-        own, hurried = self._held_to_self, False
+        own = self._held_to_self
         while own and own[0][0] <= number:
             _, channel, message = own.popleft()
-            hurried = self._put_in(self.self_id, channel, message) or hurried
+            self._inputs.append((_MESSAGE, self.self_id, channel, message))
         if released := self._lanes.release(number):
             self._batch.sends += released
             self._batch.hurried = True
-        return hurried
-
-    def take_sends(self) -> list[tuple[tuple[ProcessId, ...], bytes]]:
-        """What may leave before the next batch, as in `Batch.sends`."""
-        sends, self._batch.sends = self._batch.sends, []
-        self._batch.hurried = False
-        return sends
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -350,7 +338,7 @@ class Engine:
             if app_out.fetches:
                 fetches, app_out.fetches = app_out.fetches, []
                 for peer in fetches:
-                    self._send((peer,), wire.HOST, wire.CatchUpRequest(self.completed + 1), False)
+                    self._tell(peer, wire.CatchUpRequest(self.completed + 1))
             if app_out.completions:
                 completions, app_out.completions = app_out.completions, []
                 for position, outcome in completions:
@@ -444,6 +432,10 @@ class Engine:
             if channel != wire.PROTOCOL or not self.protocol.can_ride(message):
                 self._batch.hurried = True
 
+    def _tell(self, peer: ProcessId, message: Any) -> None:
+        """A message of the host's own."""
+        self._send((peer,), wire.HOST, message, False)
+
     def _send_to_self(self, channel: int, message: Any, ticket: int) -> None:
         """Only what waits for the disk waits: the rest is an input of this turn."""
         if self._copy_to_self:
@@ -466,12 +458,11 @@ class Engine:
 
     def _ask_for_deliveries(self, peer: ProcessId | None) -> None:
         if peer is not None:
-            self._send((peer,), wire.HOST, wire.CatchUpRequest(self.position + 1), False)
+            self._tell(peer, wire.CatchUpRequest(self.position + 1))
 
     def _on_host_message(self, peer: ProcessId, message: Any, now: int) -> None:
         if type(message) is wire.ClockProbe:
-            answer = wire.ClockReading(message.sent, now + self._ahead_us)
-            self._send((peer,), wire.HOST, answer, False)
+            self._tell(peer, wire.ClockReading(message.sent, now + self._ahead_us))
             return
         if type(message) is wire.ClockReading:
             if self.discipline is not None:

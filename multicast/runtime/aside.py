@@ -90,10 +90,7 @@ class Aside:
                 return gone
 
         def feed(found: tuple[list[tuple[Delivered, bytes | None]], bool] | Gone) -> None:
-            if isinstance(found, Gone):
-                self._engine.tell(peer, wire.Gone(found.floor))
-            else:
-                self._engine.feed(peer, *found)
+            self._engine.found(peer, wire.Gone(found.floor) if isinstance(found, Gone) else wire.CatchUpReply(*found))
             self._schedule()
 
         self._work(peer, read, feed)
@@ -106,7 +103,7 @@ class Aside:
 
         def tell(chunk: wire.SnapshotChunk | None) -> None:
             if chunk is not None:
-                self._engine.tell(peer, chunk)
+                self._engine.found(peer, chunk)
                 self._schedule()
 
         self._work(("rows", peer), partial(self._keeper.read, peer, request), tell)

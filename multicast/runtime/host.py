@@ -406,14 +406,14 @@ class Host:
         """The writer has written every batch up to this one."""
         if self._state not in ("running", "stopping", "closing"):
             return
-        hurried = False
+        unflushed = self._unflushed
+        while unflushed and unflushed[0] <= number:
+            unflushed.popleft()
+        self.engine.flushed(number)
+        self._run()  # what waited for the disk leaves
+        if self._state == "failed":
+            return
         try:
-            unflushed = self._unflushed
-            while unflushed and unflushed[0] <= number:
-                unflushed.popleft()
-            hurried = self.engine.flushed(number)
-            self._links.send(self.engine.take_sends())
-            self._links.flush()
             self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
             self._pause()
             self._aside.flushed()
@@ -422,10 +422,6 @@ class Host:
         except Exception as error:
             self._fail(error)
         self._told_of_progress()
-        if hurried:
-            self._schedule()
-        else:
-            self._run_soon()  # the protocol has to hear what is durable
 
     def _tell_clock(self) -> None:
         """In the log: the wall clock is off, or no longer."""

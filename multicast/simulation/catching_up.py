@@ -28,7 +28,7 @@ def carry_out(node: Node, batch: Batch, bytes_max: int) -> wire.SnapshotChunk | 
         _read(node, peer, position, bytes_max)
     for peer, request in batch.rows:
         if node.keeper is not None and (chunk := node.keeper.read(peer, request)) is not None:
-            node.engine.tell(peer, chunk)
+            node.engine.found(peer, chunk)
     for chunk in batch.staging:
         assert node.keeper is not None
         kept = node.keeper.stage(chunk)
@@ -43,6 +43,6 @@ def _read(node: Node, peer: ProcessId, position: int, bytes_max: int) -> None:
     try:
         if position <= node.floor:
             raise Gone(node.floor)
-        node.engine.feed(peer, *node.journal.read_deliveries(position, bytes_max))
+        node.engine.found(peer, wire.CatchUpReply(*node.journal.read_deliveries(position, bytes_max)))
     except Gone as gone:
-        node.engine.tell(peer, wire.Gone(gone.floor))
+        node.engine.found(peer, wire.Gone(gone.floor))

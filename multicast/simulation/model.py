@@ -197,7 +197,7 @@ class Model:
         if batch.journal:
             self._write(process, batch)
         for peer, position in batch.reads:
-            engine.feed(peer, *self._journal(process).read_deliveries(position))
+            engine.found(peer, wire.CatchUpReply(*self._journal(process).read_deliveries(position)))
         for to, data in batch.sends:
             self._send(process, to, data)
         if not engine.idle:

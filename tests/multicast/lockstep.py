@@ -6,7 +6,7 @@ import random
 from collections import deque
 from typing import Any
 
-from multicast import registry
+from multicast import registry, wire
 from multicast.engine import Engine
 from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol
 from multicast.records import DELIVERED, Delivered, decode_body, scan
@@ -164,7 +164,8 @@ class Lockstep:
                 if found[1] == DELIVERED:
                     self.journals[process].append(decode_body(DELIVERED, found[2]))
         for peer, position in batch.reads if self.reading else ():
-            engine.feed(peer, [(d, None) for d in self.journals[process][position - 1 :]], False)
+            found = [(d, None) for d in self.journals[process][position - 1 :]]
+            engine.found(peer, wire.CatchUpReply(found, False))
         for to, data in batch.sends:
             for peer in to:
                 if peer not in self.down:

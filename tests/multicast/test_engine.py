@@ -191,21 +191,19 @@ def test_with_everything_on_disk_a_durable_message_leaves_at_once(bench: Bench) 
     assert bench.released == [(1, "vote"), (2, "vote")]
 
 
-def test_what_a_flush_releases_can_leave_before_the_next_batch(bench: Bench) -> None:
+def test_what_a_flush_releases_leaves_with_the_next_batch_and_only_there(bench: Bench) -> None:
     def script(out: Outbox) -> None:
         out.put(b"k", b"v")
         out.send_durable((1,), Note("vote"))
         out.send_durable((0,), Note("own"))
 
     batch = bench.run(script)
-    assert batch.urgent
-    assert bench.engine.take_sends() == []
+    assert batch.urgent and bench.engine.idle
     bench.engine.flushed(batch.number)
-    bench.note(bench.engine.take_sends())
-    assert bench.released == [(1, "vote")]
-    assert bench.protocol.heard == []
+    assert not bench.engine.idle and bench.released == [] and bench.protocol.heard == []
+    assert bench.run().hurried
+    assert bench.released == [(1, "vote")] and bench.protocol.heard == [(0, "own")]
     assert bench.run().sends == []
-    assert bench.protocol.heard == [(0, "own")]
 
 
 def test_without_a_write_of_its_own_a_durable_message_waits_for_the_last_one(bench: Bench) -> None:
@@ -348,19 +346,6 @@ def test_a_batch_is_hurried_by_what_cannot_ride(bench: Bench) -> None:
     ]
     assert [len(batch.sends) for batch in batches] == [1, 2, 1]
     assert [batch.hurried for batch in batches] == [False, True, False]
-
-
-@pytest.mark.parametrize("can_wait", [True, False])
-def test_a_flush_is_a_reason_to_run_unless_what_was_told_oneself_can_wait(bench: Bench, can_wait: bool) -> None:
-    def script(out: Outbox) -> None:
-        out.put(b"a", b"1")
-        out.send_durable((0,), Note("own"))
-
-    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: can_wait)
-    batch = bench.run(script)
-    assert bench.engine.flushed(batch.number) is not can_wait
-    bench.run()
-    assert bench.protocol.heard == [(0, "own")]
 
 
 def test_the_next_wake_up_is_told(bench: Bench) -> None:
@@ -509,7 +494,7 @@ def feed(source: Bench, peer: int, position: int, count: int) -> list[Any]:
     outcomes = {r.position: r.record for r in written if isinstance(r, records.Completed)}
     items = [r for r in written if isinstance(r, records.Delivered) and r.position >= position]
     some = [(d, outcomes.get(d.position)) for d in items[:count]]
-    source.engine.feed(peer, some, len(items) > count)
+    source.engine.found(peer, wire.CatchUpReply(some, len(items) > count))
     return [source.engine.codec.decode(d)[1] for _, d in source.engine.run(NOW).sends]
 
 
@@ -621,7 +606,7 @@ def test_a_sign_of_life_does_not_wait_behind_what_waits_for_the_disk() -> None:
     batch = engine.run(NOW)
     assert [engine.codec.decode(data)[1].text for _, data in batch.sends] == ["here"]
     engine.flushed(batch.number)
-    assert [engine.codec.decode(data)[1].text for _, data in engine.take_sends()] == ["vote", "later"]
+    assert [engine.codec.decode(data)[1].text for _, data in engine.run(NOW).sends] == ["vote", "later"]
 
 
 def test_timers_start_when_everything_is_replayed() -> None:
