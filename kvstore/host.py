@@ -1,11 +1,8 @@
 """One live replica: protocol, transactions, journal and LMDB joined over the asyncio host.
 
 Theory of operation. `multicast.runtime.Host` drives the protocol and `kvstore.core.replica.Replica` and journals what
-they do. The replica writes into the store's write buffer. From time to time the buffer is frozen between two batches,
-at a completed position; once the journal has flushed everything up to there, the frozen layer goes to LMDB in one
-transaction, in a thread. So LMDB is always a prefix of what the journal holds, and recovery is LMDB plus what the
-journal has delivered after that position. While a buffer fills faster than the disk takes it, requests are refused
-(503), and if that does not help nothing is read from peers.
+they do. The replica writes into the store's write buffer, which `kvstore.committing` moves to LMDB. LMDB always holds a
+prefix of what the journal holds, so recovery is LMDB plus what the journal has delivered after that position.
 """
 
 from __future__ import annotations
@@ -13,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kvstore import changing, identity
 from kvstore.api.cluster import ClusterJson, LimitsJson
+from kvstore.committing import Committer, when_there_is_room
 from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, Refused, Told
 from kvstore.core.replica import Replica
@@ -28,13 +25,11 @@ from kvstore.core.signals import signals_for
 from kvstore.disk import free_bytes, open_disk
 from kvstore.leaders import Leaders
 from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
-from kvstore.storage.backend import NoSpace
 from kvstore.storage.cut import Cut
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
-from multicast.disk import DiskFull
 from multicast.logs import structlog
 from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol, Overloaded
@@ -52,16 +47,11 @@ SWEEP_SECONDS = 15.0
 """A snapshot that a peer has not asked for since so long is given up."""
 ROOM_SECONDS = 0.1
 """So often a replica looks how much room is left on its disk."""
-NO_SPACE_SECONDS = 1.0
-"""So long between two tries of what there is no room for."""
-COMMIT_POSITIONS = 10_000
-"""After so many deliveries the position is committed though nothing else has changed: a restart replays from there."""
 
 NOT_TAKEN = -1
 """Stands for the token of a request that was answered at once."""
 
 _log = structlog.get_logger("kvstore.host")
-_T = TypeVar("_T")
 
 
 class LiveReplica:
@@ -92,7 +82,6 @@ class LiveReplica:
         self._addresses[replica_id] = (self.me.host, self.me.peer_port)
         self._failure = ""
         self._leaders = Leaders()
-        self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._renewal: asyncio.Task[None] | None = None
@@ -144,11 +133,9 @@ class LiveReplica:
         )
         self._replica.watches.buffer_bytes_max = config.limits.watch_buffer_bytes_max
         self._host: Host | None = None
-        self._written = self._flushed = self._frozen_at = 0
         self._absent: str | None = None
-        self._frozen = self._held = self._suspended = False
-        self._committed = self._replica.position
-        self._commit: asyncio.Task[None] | None = None
+        self._suspended = False
+        self._committer = Committer(self._store, config.limits, self._is_stopping, self._on_ended)
         self._room = free_bytes(self._disk, self._home)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -182,10 +169,10 @@ class LiveReplica:
             tls=self._tls,
             incarnation=max(wall_us(), self.me.since) if self.me.since and not self._journal.end else None,
         )
-        self._host.release(self._committed)
+        self._committer.follow(self._host)
         await self._host.start()
         self._host.failed.add_done_callback(self._on_ended)
-        self._wait_for_next_commit()
+        self._committer.wait_for_next()
         self._look_for_room()
         self._sweep()
         position, cut_bytes = self._host.engine.position, self._journal.cut_bytes
@@ -200,12 +187,16 @@ class LiveReplica:
         if self._host is not None:
             await self._host.stop()
             if not self._failure:
-                await self._last_commit()
+                await self._committer.commit_rest()
         if not self._closed:
             self._store.close()
 
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
     def _cancel_timers(self) -> None:
-        for timer in filter(None, (self._timer, self._looking, self._sweeping)):
+        self._committer.cancel_timer()
+        for timer in filter(None, (self._looking, self._sweeping)):
             timer.cancel()
 
     def _retention(self) -> Retention | None:
@@ -248,18 +239,18 @@ class LiveReplica:
         host, self._host = self._host, None
         assert host is not None
         self._cancel_timers()
+        self._committer.unfollow()
         await host.stop()
-        if self._commit is not None:
-            await asyncio.wait([self._commit])
+        await self._committer.finish()
         source = host.engine.snapshots.source
         if source is not None and host.engine.completed < chunk.position:
             seal = partial(self._snapshots.seal, source, chunk.position, chunk.timestamp)
-            whole = await self._when_there_is_room(seal)
+            whole = await when_there_is_room(seal, self._is_stopping)
             what = "a snapshot is complete" if whole else "a snapshot is not what its digest says: dropped"
             _log.info(what, source=source, position=chunk.position, had=host.engine.completed)
         self._closed = True
         self._store.close()
-        await self._when_there_is_room(self._open)
+        await when_there_is_room(self._open, self._is_stopping)
         await self._begin()
 
     def _sweep(self) -> None:
@@ -327,7 +318,7 @@ class LiveReplica:
             return "this replica has failed"
         if self._suspended:
             return f"this replica stands still: its disk is full, {self._room} bytes are left"
-        if not self._flushed:  # nothing on its disk says yet that it has begun
+        if not self._committer.flushed:  # nothing on its disk says yet that it has begun
             return "this replica is recovering"
         if self._absent is None:
             self._absent = self._absence(self._host)
@@ -412,84 +403,17 @@ class LiveReplica:
             what = "the disk is full: standing still" if suspended else "there is room on the disk again: going on"
             _log.warning(what, free_bytes=self._room)
 
-    # -- from the write buffer to LMDB --------------------------------------------------------------------------------
+    # -- batches ------------------------------------------------------------------------------------------------------
 
     def _on_batch(self, batch: Batch) -> None:
         self._leaders.look(self._protocol)
         self._absent = None
-        if batch.journal:
-            self._written = batch.number
-        if self._store.pending_bytes >= self.config.limits.commit_bytes:
-            self._freeze()
-        self._hold_if_full()
-
-    def _hold_if_full(self) -> None:
-        """Between batches: while the buffer is too full nothing more is delivered, for nothing comes in."""
-        full = self._store.pending_bytes > self.config.limits.held_bytes
-        if full != self._held and self._host is not None:
-            self._held = full
-            self._host.hold(full)
+        self._committer.on_batch(batch)
 
     def _on_flushed(self, number: int) -> None:
         if self._failpoints:
             self._failpoints.reached(SENT)
-        self._flushed = number
-        if self._frozen and self._commit is None and number >= self._frozen_at:
-            self._commit = asyncio.get_running_loop().create_task(self._commit_frozen())
-            self._commit.add_done_callback(self._on_ended)
-
-    def _wait_for_next_commit(self) -> None:
-        seconds = self.config.limits.commit_interval_ms / 1000
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._freeze()
-        self._wait_for_next_commit()
-
-    def _freeze(self) -> None:
-        """Between batches: what is in the buffer goes to LMDB as soon as the journal has all of it."""
-        if self._frozen or self._host is None:
-            return
-        if not self._store.pending_bytes and self._host.engine.completed < self._committed + COMMIT_POSITIONS:
-            return
-        if self._store.freeze(self._host.engine.completed):
-            self._frozen, self._frozen_at, self._committed = True, self._written, self._host.engine.completed
-            self._on_flushed(self._flushed)
-
-    async def _commit_frozen(self) -> None:
-        """One that fails ends the replica, for after an error of the device nobody knows what LMDB holds."""
-        await self._when_there_is_room(self._store.commit)
-        self._store.thawed()
-        if self._host is not None:
-            self._host.release(self._committed)
-        self._frozen, self._commit = False, None
-        if self._held:
-            self._freeze()
-            self._hold_if_full()
-
-    async def _when_there_is_room(self, work: Callable[[], _T]) -> _T:
-        """Do this in a thread, and as long as there is no room for it again, unless the replica is to stop."""
-        while True:
-            try:
-                return await asyncio.to_thread(work)
-            except (NoSpace, DiskFull) as error:
-                _log.warning("no room on the disk; waiting", error=str(error))
-            if self._stopping:
-                raise asyncio.CancelledError
-            await asyncio.sleep(NO_SPACE_SECONDS)
-
-    async def _last_commit(self) -> None:
-        """After the host has stopped, everything is flushed: commit what is left."""
-        self._on_flushed(self._written)
-        if self._commit is not None:
-            await asyncio.wait([self._commit], timeout=self.config.limits.stop_deadline_ms / 1000)
-        self._freeze()
-        self._on_flushed(self._written)
-        if (commit := self._commit) is not None:
-            _, late = await asyncio.wait([commit], timeout=self.config.limits.stop_deadline_ms / 1000)
-            if late or commit.cancelled():
-                commit.cancel()
-                _log.warning("stopped without the last commit to LMDB; the journal has everything")
+        self._committer.on_flushed(number)
 
 
 def _told(answer: Told, result: Answered | Followed | Refused | HostStopped) -> None:

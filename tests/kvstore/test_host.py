@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kvstore import config, host, identity
+from kvstore import committing, config, host, identity
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
@@ -28,7 +28,7 @@ PUT, GET = Transaction((), (Put(b"k", b"v"),)), Transaction((), (Get(b"k"),))
 async def test_reads_that_nobody_can_repeat_write_nothing_but_now_and_then_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "COMMIT_POSITIONS", 10)
+    monkeypatch.setattr(committing, "COMMIT_POSITIONS", 10)
     made = config.new_cluster(
         shards=1, replicas=1, protocol="sequencer", cluster_id="c0" * 16, base_port=free_base_port(1)
     )
@@ -119,7 +119,7 @@ async def test_a_leader_whose_buffer_is_full_refuses_requests_and_stays(tmp_path
             number += 1
             put = Transaction((), (Put(b"k%d" % number, bytes(100_000)),))
             assert isinstance(await executed(slow, slow.new_message_id(), put), Answered)
-        assert not slow._held
+        assert not slow._committer.held
         (tmp_path / "faults").unlink()
         await eventually(lambda: not slow.overload(), "it takes requests again")
         assert isinstance(await executed(slow, slow.new_message_id(), PUT), Answered)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore import config, host, identity
+from kvstore import committing, config, host, identity
 from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
@@ -183,7 +183,7 @@ async def test_a_snapshot_for_which_there_is_no_room_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, error: Exception
 ) -> None:
     """And who is to end does not wait."""
-    monkeypatch.setattr(host, "NO_SPACE_SECONDS", 0.01)
+    monkeypatch.setattr(committing, "NO_SPACE_SECONDS", 0.01)
     made = make_cluster(tmp_path, 1, 3, "white_box", commit_interval_ms=20)
     replicas = [LiveReplica(tmp_path, made, number) for number in range(3)]
     done = getattr(module, step)
