@@ -23,7 +23,7 @@ from kvstore.members import Unfit, Wanted
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.cut import Cut
 from kvstore.storage.store import Store
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.records import Delivered
 from multicast.runtime.clock import Clock
 from multicast.types import FINAL, AppMessage, MessageId, Timestamp, Topology, new_message_id

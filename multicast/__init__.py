@@ -20,7 +20,8 @@ More processes are more such programs with other numbers and directories. `GLOSS
 
     types        processes, groups, messages, timestamps, ballots, topology
     membership   views of groups: who belongs to them when, and what is a majority
-    protocol     the interface between a protocol, its host and the application
+    protocol     the interface between a protocol and its host
+    application  the interface between that host and what deliveries are for
     registry     protocols by name
     protocols    one file each (a package)
     parts        what protocols share (a package)

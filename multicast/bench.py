@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from multicast import registry
+from multicast.application import Application, ApplicationOutbox
 from multicast.batch import Batch
 from multicast.engine import Engine
-from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
 from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Topology, new_message_id
 

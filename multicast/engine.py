@@ -18,19 +18,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from multicast import records, wire
+from multicast.application import Application, ApplicationOutbox
 from multicast.batch import Batch
 from multicast.catch_up import CatchUp
 from multicast.lanes import Lanes
-from multicast.protocol import (
-    Application,
-    ApplicationOutbox,
-    Bulk,
-    MulticastProtocol,
-    Outbox,
-    Overloaded,
-    PeerError,
-    Saved,
-)
+from multicast.protocol import Bulk, MulticastProtocol, Outbox, Overloaded, PeerError, Saved
 from multicast.recorder import Recorder
 from multicast.snapshot import Snapshots
 from multicast.types import FINAL, AppMessage, ProcessId, Timestamp, created_us

@@ -23,8 +23,8 @@ OUTGROWN: dict[str, int] = {}
 """Whose second subject has no file of its own yet."""
 
 LIBRARY_PURE = (
-    "types", "membership", "protocol", "wire", "session", "discipline", "catch_up", "batch", "engine", "lanes",
-    "recorder", "records", "snapshot",
+    "types", "membership", "protocol", "application", "wire", "session", "discipline", "catch_up", "batch", "engine",
+    "lanes", "recorder", "records", "snapshot",
 )  # fmt: skip
 LIBRARY_DISK = tuple(
     f"multicast.{m}" for m in ("checkpoint", "disk", "install", "journal", "reader", "retention", "segments")
@@ -37,6 +37,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "multicast.protocol",
         ("multicast.discipline", "multicast.membership", "multicast.records", "multicast.types"),
     ),
+    ("multicast.application", ("multicast.records", "multicast.types")),
     ("multicast.records", ("multicast.types",)),
     ("multicast.session", ("multicast.protocol", "multicast.types")),
     ("multicast.discipline", ("multicast.types",)),

@@ -21,7 +21,7 @@ from kvstore.api.model import has_nested, move_of
 from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, unnamed_id
 from kvstore.core.plans import LocalPlan
 from kvstore.core.requests import Flight, Requests, Waiting
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
 
 UNDER_WAY = 4

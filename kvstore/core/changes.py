@@ -11,7 +11,7 @@ from __future__ import annotations
 from kvstore.core.messages import ChangesAfter, ChangesTold
 from kvstore.core.peers import Peers
 from kvstore.core.state import State
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import ZERO, ProcessId, Timestamp
 
 HOLD_US = 500_000

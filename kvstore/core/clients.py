@@ -58,7 +58,7 @@ from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import GroupId, MessageId, ProcessId, created_us, is_majority, is_uuid7
 
 REQUESTS_MAX = 50_000

@@ -30,7 +30,7 @@ from kvstore.core.peers import Peers
 from kvstore.core.positions import WAIT_US_MAX
 from kvstore.core.reads import Unread
 from kvstore.core.versions import RETRY_US, Versions
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import GroupId
 
 COLLECTS_MAX = 3

@@ -26,7 +26,7 @@ from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, Timestamp, new_message_id
 
 RETRY_US = 1_000_000

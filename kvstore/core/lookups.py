@@ -13,7 +13,7 @@ from kvstore.core.messages import Answered, Refused, ResultRequest, ShardResult,
 from kvstore.core.peers import Peers
 from kvstore.core.requests import RESULT_RETRY_US, unknown_or_forgotten
 from kvstore.core.state import State
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import MessageId, ProcessId
 
 LOOKUP_US = 1_000_000

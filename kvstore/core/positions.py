@@ -25,7 +25,7 @@ from kvstore.core.bundles import EMPTY
 from kvstore.core.messages import PositionRequest, PositionTold, Refused
 from kvstore.core.peers import Peers
 from kvstore.core.shards import Shards
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, MessageId, ProcessId, new_message_id
 
 T = TypeVar("T")

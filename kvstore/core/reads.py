@@ -58,7 +58,7 @@ from kvstore.core.positions import WAIT_US_MAX, Positions, Question
 from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import ProcessId
 
 Unread = list[tuple[int, Execute]]

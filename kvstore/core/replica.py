@@ -79,7 +79,7 @@ from kvstore.core.signals import SignalRule, Signals
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
 from kvstore.core.watches import Watches
-from multicast.protocol import Application, ApplicationOutbox
+from multicast.application import Application, ApplicationOutbox
 from multicast.records import Delivered
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us, oldest_id
 

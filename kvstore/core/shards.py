@@ -17,7 +17,7 @@ from kvstore.api.shard_map import runs_of
 from kvstore.core.messages import Refused, ShardState
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import GroupId
 
 TELL_US = 250_000

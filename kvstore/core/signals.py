@@ -46,7 +46,8 @@ from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.plans import voting_keys
 from kvstore.core.state import State
-from multicast.protocol import ApplicationOutbox, PeerError
+from multicast.application import ApplicationOutbox
+from multicast.protocol import PeerError
 from multicast.records import Delivered
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
 

@@ -45,7 +45,7 @@ from kvstore.core.reads import Unread
 from kvstore.core.rights import Rights, forbidden
 from kvstore.core.shards import Shards
 from kvstore.core.state import State
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import ZERO, AppMessage, GroupId, ProcessId, Timestamp, new_message_id, quorum_of
 
 RETRY_US = 500_000

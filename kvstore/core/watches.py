@@ -39,7 +39,7 @@ from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, Followed, R
 from kvstore.core.peers import Peers
 from kvstore.core.rights import Rights, forbidden
 from kvstore.core.state import Changed, State
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import ZERO, GroupId, ProcessId, Timestamp, quorum_of
 
 BUFFER_BYTES_MAX = 16 * 1024 * 1024

@@ -26,9 +26,10 @@ from kvstore.storage.history import HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX, P
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
 from multicast import registry
+from multicast.application import Application
 from multicast.batch import Batch
 from multicast.journal import Journal
-from multicast.protocol import Application, MulticastProtocol
+from multicast.protocol import MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX, Completed, Delivered, Installed
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options

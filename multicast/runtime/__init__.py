@@ -24,8 +24,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from multicast import registry
+from multicast.application import Application, ApplicationOutbox
 from multicast.journal import Journal
-from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
 from multicast.retention import Retention
 from multicast.runtime.aside import pause

@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from multicast.application import Application
 from multicast.batch import Batch
 from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.logs import structlog
-from multicast.protocol import Application, MulticastProtocol, Overloaded
+from multicast.protocol import MulticastProtocol, Overloaded
 from multicast.retention import Retention
 from multicast.runtime.aside import Aside
 from multicast.runtime.clock import Clock, wall_us

@@ -10,7 +10,8 @@ import random
 
 import msgspec
 
-from multicast.protocol import Application, MulticastProtocol
+from multicast.application import Application
+from multicast.protocol import MulticastProtocol
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.disk import SimulatedDisk

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from multicast import wire
+from multicast.application import Application, ApplicationOutbox
 from multicast.batch import Batch
 from multicast.engine import Engine
 from multicast.journal import Journal
-from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol, Options
+from multicast.protocol import MulticastProtocol, Options
 from multicast.records import Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, new_message_id

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multicast.protocol import ApplicationOutbox, Outbox
+from multicast.application import ApplicationOutbox
+from multicast.protocol import Outbox
 from multicast.records import Delivered
 from multicast.simulation.fault import Fault
 from multicast.simulation.scene import Node

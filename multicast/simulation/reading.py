@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from multicast.protocol import Application, ApplicationOutbox
+from multicast.application import Application, ApplicationOutbox
 from multicast.simulation.checkers import Checker, Properties
 from multicast.simulation.world import World
 from multicast.types import ProcessId

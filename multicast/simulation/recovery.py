@@ -15,9 +15,10 @@ import random
 import traceback
 from collections.abc import Callable
 
+from multicast.application import Application
 from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
-from multicast.protocol import Application, MulticastProtocol
+from multicast.protocol import MulticastProtocol
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.memory import forgotten, memory
 from multicast.simulation.scene import Node

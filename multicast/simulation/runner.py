@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from multicast.protocol import Application, MulticastProtocol, Options
+from multicast.application import Application
+from multicast.protocol import MulticastProtocol, Options
 from multicast.simulation import drawing, faults, forgotten, joins, stragglers
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk

@@ -10,11 +10,12 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
+from multicast.application import Application
 from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.membership import Membership
-from multicast.protocol import Application, MulticastProtocol
+from multicast.protocol import MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
 from multicast.session import Receiver, Sender
 from multicast.simulation.disk import SimulatedDisk
@@ -157,6 +158,13 @@ class Node:
         self.protocol: MulticastProtocol
         self.application: Application
         self.forget()
+
+    def lose_disk(self) -> None:
+        """The next life finds an empty disk."""
+        self.lost_disks.append(self.disk)
+        self.disk = SimulatedDisk()
+        self.lost = True
+        self.flushed_position = self.floor = 0
 
     def forget(self) -> None:
         """What a process loses when it dies."""

@@ -48,10 +48,11 @@ from math import ceil
 from typing import Any
 
 from multicast import wire
+from multicast.application import Application
 from multicast.batch import Batch
 from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
-from multicast.protocol import Application, MulticastProtocol
+from multicast.protocol import MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
 from multicast.simulation import catching_up, hanging
 from multicast.simulation.disk import SimulatedDisk
@@ -186,10 +187,7 @@ class World(Scene):
             return
         self.crash(pid)
         self._trace(f"lost disk {pid}")
-        node.lost_disks.append(node.disk)
-        node.disk = SimulatedDisk()
-        node.lost = True
-        node.flushed_position = node.floor = 0
+        node.lose_disk()
         if self.on_lost_disk is not None:
             self.on_lost_disk(node)
 

@@ -13,9 +13,9 @@ import sys
 import msgspec
 
 from multicast import registry
+from multicast.application import Application, ApplicationOutbox
 from multicast.journal import Journal
 from multicast.logs import structlog
-from multicast.protocol import Application, ApplicationOutbox
 from multicast.records import Delivered
 from multicast.runtime import FileDisk, Host
 from multicast.runtime.clock import wall_us

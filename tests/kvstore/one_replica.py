@@ -13,7 +13,7 @@ from kvstore.core.messages import Answered, Execute, Part, Parts, Refused, Shard
 from kvstore.core.replica import Replica
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.records import Delivered
 from multicast.types import FINAL, AppMessage, Timestamp, Topology, new_message_id
 

@@ -348,7 +348,7 @@ async def test_a_backup_is_of_an_earlier_version_while_the_history_knows_it(
         for at, said in ((later, "nothing has been written at"), ("x", "not a version")):
             with pytest.raises(BackupError, match=said):
                 await asyncio.to_thread(take.take, source, tmp_path / "none", nothing, at)
-        with pytest.raises(BackupError, match=r"compacted: shard [01]: .*the oldest version of which everything is known"):
+        with pytest.raises(BackupError, match=r"compacted: shard [01]: .*the oldest version of which every"):
             await asyncio.to_thread(take.take, source, tmp_path / "none", nothing, str(Timestamp(1, 0)))
     assert not (tmp_path / "none").exists()
     made = restored(tmp_path / "b", tmp_path / "new", replicas=1)

@@ -10,7 +10,7 @@ from kvstore.core.peers import Peers
 from kvstore.core.shards import SILENT_US, TELL_US, Shards
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import Topology
 
 TOPOLOGY = Topology({0: [0, 1], 1: [2], 2: [3]})

@@ -17,7 +17,7 @@ from kvstore.core.state import Changed
 from kvstore.core.watches import LINGER_US, PACE_US, PROGRESS_US, RETRY_US
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.types import ZERO, Timestamp, Topology
 from multicast.wire import APPLICATION, Codec
 from tests.kvstore.one_replica import NOW, Bench, key, write

@@ -7,8 +7,9 @@ from collections import deque
 from typing import Any
 
 from multicast import registry, wire
+from multicast.application import Application, ApplicationOutbox
 from multicast.engine import Engine
-from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol
+from multicast.protocol import MulticastProtocol
 from multicast.records import DELIVERED, Delivered, decode_body, scan
 from multicast.types import AppMessage, MessageId, ProcessId, Timestamp, Topology, new_message_id
 

@@ -9,17 +9,8 @@ from typing import Any
 import msgspec
 
 from multicast import records
-from multicast.protocol import (
-    Application,
-    ApplicationOutbox,
-    MulticastProtocol,
-    Options,
-    Outbox,
-    Overloaded,
-    PeerError,
-    Saved,
-    Specification,
-)
+from multicast.application import Application, ApplicationOutbox
+from multicast.protocol import MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.records import Delivered
 from multicast.types import AppMessage, ProcessId, Timestamp, Topology
 

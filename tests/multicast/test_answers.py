@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from multicast import registry
+from multicast.application import Application, ApplicationOutbox
 from multicast.engine import Engine
-from multicast.protocol import Application, ApplicationOutbox
 from multicast.types import ProcessId, Topology
 
 NOW = 1_700_000_000_000_000

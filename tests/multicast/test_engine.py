@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast import records, wire
+from multicast.application import ApplicationOutbox
 from multicast.batch import Batch
 from multicast.engine import Engine
-from multicast.protocol import ApplicationOutbox, Handler, Options, Outbox, PeerError, Saved
+from multicast.protocol import Handler, Options, Outbox, PeerError, Saved
 from multicast.records import JournalError, decode_body, scan
 from multicast.types import AppMessage, Topology, new_message_id
 from tests.multicast.scripted import Keeper, Memo, Note, Order, Scripted, changes

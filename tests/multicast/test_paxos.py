@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from multicast.application import Application
 from multicast.parts import paxos
 from multicast.parts.ballots import Agreed, Doubt, Heartbeat
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Accept, Begun, Chosen, Fetch, Paxos
 from multicast.parts.rejoin import Highest, Returned
-from multicast.protocol import Application, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
+from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.simulation.network import Conditions
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.world import World

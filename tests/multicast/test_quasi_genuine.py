@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from multicast.application import Application
 from multicast.checkpoint import Checkpoints
 from multicast.parts.barriers import Barrier, Ordered, Repair, Stamp
 from multicast.parts.delivered import LAST_KEY
 from multicast.parts.stream import Base, Cast, Null, Stream
-from multicast.protocol import Application, MulticastProtocol, Outbox, Overloaded
+from multicast.protocol import MulticastProtocol, Outbox, Overloaded
 from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions

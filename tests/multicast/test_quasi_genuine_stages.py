@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from multicast.protocol import Application, MulticastProtocol
+from multicast.application import Application
+from multicast.protocol import MulticastProtocol
 from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker, attach

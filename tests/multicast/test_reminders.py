@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from multicast.application import Application
 from multicast.parts.reminders import Forgot, Reminder, Reminders
-from multicast.protocol import Application, MulticastProtocol, Outbox
+from multicast.protocol import MulticastProtocol, Outbox
 from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions
 from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.network import Conditions

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from multicast.application import Application
 from multicast.parts.delivered import Known
-from multicast.protocol import Application, MulticastProtocol, Outbox
+from multicast.protocol import MulticastProtocol, Outbox
 from multicast.protocols.skeen import Final, Skeen, SkeenOptions
 from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.disk import SimulatedDisk

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from multicast.protocol import Application, MulticastProtocol
+from multicast.application import Application
+from multicast.protocol import MulticastProtocol
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.skeen import Skeen

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from multicast.application import Application
 from multicast.parts.causal import RULES
 from multicast.parts.views import NewView, ViewRecord
-from multicast.protocol import Application, Handler, Outbox, PeerError
+from multicast.protocol import Handler, Outbox, PeerError
 from multicast.protocols.toto import Alive, Ask, Copies, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
 from multicast.simulation.network import Conditions

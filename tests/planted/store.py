@@ -41,7 +41,7 @@ from kvstore.simulated.runner import Outcome, run_seed
 from kvstore.simulated.settings import Settings
 from kvstore.storage.backend import DATA, META, Changes
 from kvstore.storage.store import Store
-from multicast.protocol import ApplicationOutbox
+from multicast.application import ApplicationOutbox
 from multicast.records import Delivered
 from multicast.types import MessageId, Timestamp
 from tests.planted import known_seed

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from multicast import registry
-from multicast.protocol import Application, MulticastProtocol
+from multicast.application import Application
+from multicast.protocol import MulticastProtocol
 from multicast.records import Delivered
 from multicast.simulation.checkers import attach
 from multicast.simulation.clocks import measure

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from multicast.application import Application
 from multicast.membership import Membership
-from multicast.protocol import Application, MulticastProtocol
+from multicast.protocol import MulticastProtocol
 from multicast.simulation import faults
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.disk import SimulatedDisk

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from multicast import registry
+from multicast.application import Application
 from multicast.parts import barriers
 from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.clock import Clock
 from multicast.parts.instances import Instances
-from multicast.protocol import Application, MulticastProtocol, Options, Outbox
+from multicast.protocol import MulticastProtocol, Options, Outbox
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.protocols.skeen import Skeen

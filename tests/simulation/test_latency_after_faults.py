@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from multicast import registry
-from multicast.protocol import Application, MulticastProtocol
+from multicast.application import Application
+from multicast.protocol import MulticastProtocol
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.disk import SimulatedDisk

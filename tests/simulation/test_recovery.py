@@ -8,8 +8,9 @@ from math import inf
 import pytest
 
 from multicast import registry
+from multicast.application import Application
 from multicast.parts.delivered import LAST_KEY
-from multicast.protocol import Application, MulticastProtocol, Outbox
+from multicast.protocol import MulticastProtocol, Outbox
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.runner import Run, Settings

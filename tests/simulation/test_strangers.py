@@ -7,9 +7,10 @@ import random
 import pytest
 
 from multicast import registry
+from multicast.application import Application
 from multicast.membership import Change, Founding, GroupIs, change_payload, founding_payload
 from multicast.parts.delivered import Watermark
-from multicast.protocol import Application, MulticastProtocol, Outbox, PeerError, Saved
+from multicast.protocol import MulticastProtocol, Outbox, PeerError, Saved
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.growing import topology_of
 from multicast.simulation.network import Conditions

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from multicast import registry
+from multicast.application import Application, ApplicationOutbox
 from multicast.journal import Journal
-from multicast.protocol import Application, ApplicationOutbox, MulticastProtocol, Outbox, Saved
+from multicast.protocol import MulticastProtocol, Outbox, Saved
 from multicast.records import BatchEnd, Put, encode_record
 from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.disk import SimulatedDisk

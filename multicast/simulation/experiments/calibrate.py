@@ -27,8 +27,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from multicast import wire
+from multicast.application import Application
 from multicast.engine import Engine
-from multicast.protocol import Application, MulticastProtocol, Options, Outbox, Specification
+from multicast.protocol import MulticastProtocol, Options, Outbox, Specification
 from multicast.session import Receiver, Sender
 from multicast.simulation.network import Cpu
 from multicast.types import Ballot, MessageId, ProcessId, Timestamp, Topology

@@ -18,7 +18,8 @@ from math import ceil
 import msgspec
 
 from multicast import registry
-from multicast.protocol import Application, MulticastProtocol, Options
+from multicast.application import Application
+from multicast.protocol import MulticastProtocol, Options
 from multicast.records import Delivered
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.drawing import protocol_options
