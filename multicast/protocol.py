@@ -216,8 +216,12 @@ class Electing(Protocol):
     ballot in which this process would take part. disk_hangs: what `on_disk` was told."""
 
     promised: Ballot
-    has_majority: bool
-    disk_hangs: bool
+
+    @property
+    def has_majority(self) -> bool: ...
+
+    @property
+    def disk_hangs(self) -> bool: ...
 
     @property
     def is_member(self) -> bool: ...

@@ -30,7 +30,8 @@ What was multicast here, and asking again
 Leaders
     ballots         states and messages of elections                             (replicated)
     timer           when to stop trusting a leader                               (replicated)
-    election        who may lead: votes, ballots, time-outs                      (replicated)
+    detector        whether a leader is missed: pulses, and a question before each campaign  (replicated)
+    election        who may lead: votes and ballots                              (replicated)
     leadership      how a leader brings its group into one state                 (white_box, primcast)
     founding        groups that are added while others work                      (white_box, primcast)
     rejoin          the return of a member that has lost its disk                (replicated)

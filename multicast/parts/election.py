@@ -1,31 +1,23 @@
 """Who may lead a group: ballots, elections, and how a process comes back that has lost its disk.
 
 Theory of operation. A ballot has one leader and one set of members; any two quorums of them have a member in common. A
-process that has not heard its leader for too long first asks whether the others miss theirs, too, which changes nothing
-(pre-vote: Ongaro's thesis on Raft, 9.6). If a quorum does, it promises itself a higher ballot, and asks the others for
-their promises. Who promises takes no part any more in lower ballots, and says what it holds (its *vote*), in portions.
-With the votes of a quorum, its own among them, and having caught up with what any of these voters does not tell any
-more, the candidate has won. What follows is its user's: consensus (parts.paxos), or one state for all (leadership).
-
-That a leader lives is told by its `Pulse`s, which overtake what waits for the disk, and by whatever else it says. A
-leader whose pulses a quorum has not answered for long has no majority: it says so, and is missed as if it were silent,
-whatever else it says; so is one whose disk hangs. That there is no connection to a leader is a hint: it shortens
-patience; a wrong one costs a question.
+process whose leader is missed (parts.detector) campaigns: it promises itself a higher ballot, and asks the others for
+their promises. Who promises takes no part any more in lower ballots, and tells what it holds (its *vote*), in portions.
+The candidate has won when it has the votes of a quorum, its own among them, and has caught up with the deliveries that
+these voters have and it lacks. What follows is its user's: consensus (parts.paxos), or one state for all (leadership).
 
     message     from -> to                    durable before it leaves
-    Pulse       leader -> others              -  (answered by Echo)
-    Doubt       member -> others              -  (answered by Agreed, or not)
     NewLeader   candidate -> others           its own promise
     (a vote)    member -> candidate           the promised ballot, and what the vote vouches for
     Nack        member -> candidate, leader   -  (it has promised a higher ballot)
     Returned    who lost its disk -> others   -  (parts.rejoin; answered by Highest)
 
-The first ballot belongs to the first member. A restarted process never leads in a ballot from before. A leader that
-hears of a higher ballot, and sees no new leader soon, stands again, without asking: some member will never follow it.
-The states of a process, and what may happen to it in each, are `TRANSITIONS` of parts.ballots.
+The first ballot belongs to the first member. A restarted process never leads in a ballot from before. The states of a
+process, and what may happen to it in each, are `TRANSITIONS` of parts.ballots.
 
-Lost disk. Who has no memory (`REJOINING`) promises nothing and votes for nothing. When all others have answered it,
-whoever leads a ballot for which it may have voted stands for a higher one, and who leads a higher one readmits it.
+Lost disk. A process without memory (`REJOINING`) promises nothing and votes for nothing. When all others have answered
+it, the leader of a ballot for which it may have voted campaigns for a higher one, and the leader of a higher one
+readmits it.
 """
 
 from __future__ import annotations
@@ -35,6 +27,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from multicast.membership import Views
+from multicast.parts import detector
 from multicast.parts.ballots import (
     CANDIDATE,
     FIRST_NUMBER,
@@ -44,27 +37,23 @@ from multicast.parts.ballots import (
     REJOINING,
     REMOVED,
     TRANSITIONS,
-    Agreed,
-    Doubt,
-    Echo,
     Nack,
     NewLeader,
-    Pulse,
 )
 from multicast.parts.deadlines import Deadlines
+from multicast.parts.detector import FailureDetector
 from multicast.parts.options import GroupOptions
 from multicast.parts.portions import Assembly, split
 from multicast.parts.rejoin import Highest, Rejoin, Returned
-from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Handler, Outbox, PeerError, Saved
 from multicast.types import VIEW_BITS, Ballot, ProcessId, quorum_of
 
 _NACKED = 0.3
-"""Patience with a higher ballot that one has only heard of, as a share of the usual one."""
+"""Patience with a higher ballot that was only heard of, as a share of the usual one."""
 _RESTARTED = 0.1
-"""Patience of a restarted leader, before it asks whether it may stand again."""
+"""Patience of a restarted leader, before it asks whether it is missed."""
 
-MESSAGES = (NewLeader, Nack, Returned, Highest, Pulse, Echo, Doubt, Agreed)
+MESSAGES = (NewLeader, Nack, Returned, Highest, *detector.MESSAGES)
 VOUCHING = (NewLeader,)
 
 
@@ -94,31 +83,30 @@ class Voter(Protocol[V]):
         """This process has just promised a higher ballot; keep what its vote will vouch for."""
 
     def fetch(self, ahead: ProcessId, position: int, out: Outbox) -> None:
-        """This candidate lacks something up to there, and this voter has it."""
+        """This candidate lacks deliveries up to `position`, which `ahead`, one of its voters, has."""
 
     def won(self, votes: dict[ProcessId, V], now: int, out: Outbox) -> None:
-        """With the votes of a quorum, and nothing lacking: `go` on."""
+        """The candidate has the votes of a quorum, and lacks nothing. The user says what follows: `go`."""
 
     def late(self, voter: ProcessId, out: Outbox) -> None:
-        """A vote for this process's ballot, which needs no more."""
+        """A vote for this process's ballot has come that it needs no more."""
 
     def beat(self, now: int, out: Outbox) -> None:
         """At the leader: send a heartbeat to the others."""
 
     def readmit(self, returned: ProcessId, out: Outbox) -> None:
-        """At the leader of a ballot above all in which this member, whose disk was lost, may have voted: it may join
-        this ballot."""
+        """At a leader: this member, whose disk was lost, may join the leader's ballot, which is above all for which it
+        may have voted."""
 
 
 class Election(Generic[V]):
     """One process's part in who leads its group.
 
     views: of the group; see multicast.membership. members, others: of the views that count. quorum: of the first view.
-    state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun. has_majority: of a leader: a
-    quorum has answered one of its latest pulses; it leads the first ballot before it has ever been answered.
-    promised: the highest ballot promised. highest: the highest heard of, promised or not. disk_hangs: see `on_disk`.
-    deadlines: the user's; this part adds its timers, the user one more: "return", for who has lost its disk.
-    position(): how much of the group's history is here. bytes_of(entry): of a vote.
+    state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun. promised: the highest ballot
+    promised. highest: the highest heard of, promised or not. detector: whether the leader is missed. deadlines: the
+    user's; this part adds its timers, the user one more: "return", for a process that has lost its disk. position():
+    how much of the group's history is here. bytes_of(entry): of a vote.
     """
 
     def __init__(
@@ -137,58 +125,46 @@ class Election(Generic[V]):
         self.follow_views()
         self.quorum = quorum_of(len(self.members))
         self.state = PROMISED
-        self.takes_part = self.has_majority = self.disk_hangs = False
+        self.takes_part = False
         self.promised = self.highest = Ballot(FIRST_NUMBER, self.members[0])
         self.rejoin = Rejoin(views, self_id, options.retry_us, rng)
         self._voter, self._position, self._bytes_of = voter, position, bytes_of
-        self._asks_first, self._heartbeat_us = options.ask_first, options.heartbeat_us
-        self._portion_bytes = options.portion_bytes
-        self._timer = LeaderTimer(options.election_timeout_us, rng, options.heartbeat_us)
-        self._away: set[ProcessId] = set()
-        self._question = self._unanswered = 0
-        self._unanswered_max = options.election_timeout_us // options.heartbeat_us
-        self._echoed: set[ProcessId] = set()
-        self._answered: dict[ProcessId, int] = {}
-        self._agreed: dict[ProcessId, int] = {}
-        self._unobeyed: Ballot | None = None
+        self._heartbeat_us, self._portion_bytes = options.heartbeat_us, options.portion_bytes
         self._votes: dict[ProcessId, V] = {}
         self._asked: tuple[ProcessId, NewLeader] | None = None
         self._assembly: Assembly[Any] = Assembly()
         self._deadlines = deadlines
         deadlines.add("beat", self._beat)
-        deadlines.add("campaign", self._campaign_if_due)
+        self.detector = FailureDetector(self, self_id, options, rng, deadlines)
         deadlines.add("choose", self.choose)
         deadlines.add("view", self._take_view)
 
     def handlers(self, vote: type[V]) -> dict[type, Handler]:
         """For the user's table, given its type of vote."""
-        return {
+        own: dict[type, Handler] = {
             NewLeader: Handler(self._on_new_leader, own_group=True), vote: Handler(self._on_vote, own_group=True),
             Nack: Handler(self._on_nack, own_group=True), Returned: Handler(self.on_returned, own_group=True),
-            Highest: Handler(self.on_highest, own_group=True), Pulse: Handler(self._on_pulse, own_group=True),
-            Echo: Handler(self._on_echo, own_group=True), Doubt: Handler(self._on_doubt, own_group=True),
-            Agreed: Handler(self._on_agreed, own_group=True),
+            Highest: Handler(self.on_highest, own_group=True),
         }  # fmt: skip
+        return {**own, **self.detector.handlers}
 
     def follow_views(self) -> None:
-        """They have changed."""
+        """The views have changed."""
         self.members = self.views.everybody
         self.others = tuple(p for p in self.members if p != self._self_id)
 
     def go(self, what: str) -> None:
-        """See `TRANSITIONS`."""
+        """Move to the next state: see `TRANSITIONS`."""
         after = TRANSITIONS[what].get(self.state)
         if after is None:
             raise AssertionError(f"process {self._self_id} is {self.state}: it cannot {what}")
         self.state = after
         self.takes_part = after is LEADER or after is FOLLOWER
-        self.has_majority = after is LEADER and (self.promised.number > FIRST_NUMBER or not self.others)
-        self._question = self._unanswered = 0
-        self._echoed.clear()
+        self.detector.begin(after is LEADER and (self.promised.number > FIRST_NUMBER or not self.others))
 
     @property
     def is_member(self) -> bool:
-        """Not so from the loss of its disk until it has come back, before it is added, and once it is removed."""
+        """False from the loss of its disk until it has come back, before it is added, and once it is removed."""
         return self.state is not REJOINING and self.state is not REMOVED
 
     @property
@@ -199,17 +175,28 @@ class Election(Generic[V]):
     @property
     def resigning(self) -> bool:
         """This process should not lead (`MulticastProtocol.on_clock`)."""
-        return self._timer.reluctant
+        return self.detector.resigning
+
+    @property
+    def has_majority(self) -> bool:
+        """Of a leader: a quorum has answered one of its latest pulses."""
+        return self.detector.has_majority
+
+    @property
+    def disk_hangs(self) -> bool:
+        """See `on_disk`."""
+        return self.detector.disk_hangs
 
     def restore(self, promised: Ballot, highest: Ballot, now: int, led: bool) -> None:
-        """What was on disk. led: this process was the leader, perhaps: it need not wait for itself."""
+        """What was on disk. led: this process perhaps was the leader, so it need not wait long for itself."""
         self.promised, self.highest = promised, max(promised, highest)
-        self.wait(now, _RESTARTED if led else 1.0)
+        self.detector.wait(now, _RESTARTED if led else 1.0)
 
     # -- candidates and voters ----------------------------------------------------------------------------------------
 
     def campaign(self, now: int, out: Outbox) -> None:
-        """Try to lead, whoever leads now. The own promise is on disk before anybody is asked (see parts.rejoin)."""
+        """Stand for election, whoever leads now. The own promise is on disk before anybody is asked (see
+        parts.rejoin)."""
         if self._self_id not in self.views.of[self.views.latest]:
             return
         number = max(self.highest.number, self.views.latest << VIEW_BITS) + 1
@@ -241,7 +228,8 @@ class Election(Generic[V]):
         return True
 
     def _take_view(self, now: int, out: Outbox) -> None:
-        """A view was made: bring it about, or wait for who does. Somebody was asked to promise too early."""
+        """The group has decided a new view: campaign for a ballot in it, or leave that to whoever should. Answer, too,
+        the candidate who asked for a promise in this view before it was known here."""
         if not self.promises:
             return
         if self.is_member and self._leads_to_view():
@@ -253,7 +241,8 @@ class Election(Generic[V]):
             self._on_new_leader(sender, asked, now, out)
 
     def _leads_to_view(self) -> bool:
-        """Who was about to lead, or else the first member if the leader is removed."""
+        """Whether this process should campaign for the first ballot of the latest view: the present leader does; if it
+        was removed, the first member."""
         members = self.views.of[self.views.latest]
         if self._self_id not in members or self.promised.view == self.views.latest:
             return False
@@ -261,21 +250,21 @@ class Election(Generic[V]):
         return leader == self._self_id or (leader not in members and self._self_id == members[0])
 
     def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        """The last view, if it has begun and is not the first."""
+        """Tell the latest view, if it has begun and is not the first."""
         if self.views.latest and len(self.views.counting) == 1 and to:
             out.send(to, self.views.told(self.views.latest))
 
     def step_down(self, now: int) -> None:
         """The group has gone on without this leader: wait for whoever leads a later ballot, or campaign again."""
         self.go("step down")
-        self.wait(now)
+        self.detector.wait(now)
 
     def promise(self, what: str, ballot: Ballot, now: int, out: Outbox) -> None:
         """A higher ballot than any before. what: "promise" or "campaign"."""
         self.go(what)
         self.promised, self.highest = ballot, max(self.highest, ballot)
         self._votes = {}
-        self.wait(now)
+        self.detector.wait(now)
         self._voter.ended(now, out)
         self._voter.keep(out)
 
@@ -285,18 +274,18 @@ class Election(Generic[V]):
             out.send_durable((self.promised.leader,), portion)
 
     def portions(self, whole: Any) -> list[Any]:
-        """A vote, or something like it, as it travels."""
+        """A vote, or something like it, as the messages in which it travels."""
         return split(whole, self._bytes_of, self._portion_bytes)
 
     def assemble(self, sender: ProcessId, portion: Any) -> bool:
-        """Whether this is the last portion; then it has all entries."""
+        """A portion has come. Returns whether it is the last one; then it is given all entries."""
         entries = self._assembly.add(sender, portion.part, portion.parts, portion.entries)
         if entries is not None:
             portion.entries = entries
         return entries is not None
 
     def _on_vote(self, sender: ProcessId, vote: V, now: int, out: Outbox) -> None:
-        """A quorum of votes is acted on once."""
+        """A quorum of votes is acted on once; later ones are late."""
         if vote.ballot != self.promised or vote.ballot.leader != self._self_id:
             return
         if not self.assemble(sender, vote):
@@ -308,7 +297,7 @@ class Election(Generic[V]):
             self._voter.late(sender, out)
 
     def choose(self, now: int, out: Outbox) -> None:
-        """Win, once there are enough votes and nothing lacks."""
+        """Win, once there are enough votes and nothing is lacking."""
         votes = self._votes
         if self.state is not CANDIDATE or self._self_id not in votes or self.promised.view < self.views.latest:
             return
@@ -323,29 +312,14 @@ class Election(Generic[V]):
         self._voter.won(votes, now, out)
 
     def _on_nack(self, sender: ProcessId, nack: Nack, now: int, out: Outbox) -> None:
-        """Wait a little for the process of that ballot to lead; then campaign against it."""
+        """Wait a little for the leader of that ballot to act; then campaign against it."""
         if nack.ballot > self.highest and self.knows_view(sender, nack.ballot, out):
             self.highest = nack.ballot
-            self.wait(now, _NACKED)
-
-    def wait(self, now: int, share: float = 1.0) -> None:
-        """For a leader, from now on; share: of the usual patience."""
-        self._timer.restart(now, share)
-        self._timer.cut_off = self.promised.leader in self._away
-        self._question = 0
-        self._deadlines.by("campaign", self._timer.deadline)
-
-    def heard(self, now: int, resigning: bool = False) -> None:
-        """The leader lives, unless it has said that it is as good as silent. resigning: see `LeaderTimer.heard`."""
-        if self._unobeyed == self.promised:
-            return
-        self._timer.heard(now, resigning)
-        self._question = 0
-        if resigning:
-            self._deadlines.by("campaign", self._timer.deadline)
+            self.detector.wait(now, _NACKED)
 
     def obey(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool = False) -> bool:
-        """A leader of this ballot speaks, to whom it is enough that no higher one is promised. Whether it is."""
+        """A leader of this ballot has said something that counts unless a higher ballot is promised. Returns whether it
+        counts."""
         if ballot < self.promised:
             out.send((sender,), Nack(self.promised))
             return False
@@ -355,76 +329,13 @@ class Election(Generic[V]):
         elif ballot > self.promised:
             self.promise("promise", ballot, now, out)
         if sender != self._self_id:  # a leader that has heard of a higher ballot must not reassure itself
-            self.heard(now, resigning)
+            self.detector.heard(now, resigning)
         return True
-
-    # -- whether the leader is missed ----------------------------------------------------------------------------------
-
-    def _on_pulse(self, sender: ProcessId, pulse: Pulse, now: int, out: Outbox) -> None:
-        if pulse.ballot.leader != sender:
-            raise PeerError("a pulse of somebody else's ballot")
-        if pulse.ballot < self.promised and self.promises:
-            out.send((sender,), Nack(self.promised))
-        elif pulse.ballot == self.promised and self.promises:
-            out.send((sender,), Echo(pulse.ballot))
-            self._unobeyed = None if pulse.obeyed else pulse.ballot
-            self.heard(now)
-
-    def _on_echo(self, sender: ProcessId, echo: Echo, now: int, out: Outbox) -> None:
-        if echo.ballot == self.promised and self.state is LEADER:
-            self._answered[sender] = now
-            self._echoed.add(sender)
-            if self.views.can_elect(self._echoed | {self._self_id}):
-                self._echoed.clear()
-                self._unanswered = 0
-                self.has_majority = not self.disk_hangs
-
-    def answering(self, now: int) -> set[ProcessId]:
-        """Of a leader: itself, and who has answered one of its latest pulses and is connected."""
-        return {self._self_id, *(p for p, t in self._answered.items() if t > now - self._timer.timeout_us)} - self._away
-
-    def _ask(self, now: int, out: Outbox) -> None:
-        """Patience has ended: do others miss the leader, too? Until it is heard, the question stays the same."""
-        if not self._question:
-            self._question = now + 1
-            self._agreed.clear()
-        self._timer.asked(now)
-        out.send(self.others, Doubt(self.promised, self._question))
-
-    def _on_doubt(self, sender: ProcessId, doubt: Doubt, now: int, out: Outbox) -> None:
-        """The leader whom this member waits for does not lead if it asks itself."""
-        if sender not in self.members:
-            self.tell_view((sender,), out)
-            return
-        if self.state is LEADER:
-            misses = not self.has_majority or self.resigning
-        else:
-            misses = sender == self.promised.leader or self._timer.misses(now)
-        if misses and self.promises:
-            out.send((sender,), Agreed(self.highest, doubt.question))
-        elif doubt.ballot < self.promised and self.promises:
-            out.send((sender,), Nack(self.promised))
-
-    def _on_agreed(self, sender: ProcessId, agreed: Agreed, now: int, out: Outbox) -> None:
-        if agreed.question != self._question or self.disk_hangs or not self.knows_view(sender, agreed.ballot, out):
-            return
-        self.highest = max(self.highest, agreed.ballot)
-        self._agreed[sender] = now
-        recent = {p for p, at in self._agreed.items() if at > now - self._timer.timeout_us}
-        if self.views.can_elect(recent | {self._self_id}):
-            self.campaign(now, out)
-
-    def on_connected(self, peer: ProcessId, up: bool, now: int) -> None:
-        """As the protocol is told."""
-        (self._away.discard if up else self._away.add)(peer)
-        if peer == self.promised.leader:
-            self._timer.cut_off = not up
-            self._deadlines.by("campaign", max(now, self._timer.deadline))
 
     # -- after the loss of a disk -------------------------------------------------------------------------------------
 
     def lose_disk(self, saved: Saved, now: int, out: Outbox) -> bool:
-        """Whether this process has lost its disk, now or in an earlier life, and has not come back since."""
+        """Returns whether this process has lost its disk, now or in an earlier life, and has not come back since."""
         if not self.rejoin.restore(saved, now, out):
             return False
         self.go("lose the disk")
@@ -432,9 +343,10 @@ class Election(Generic[V]):
         return True
 
     def on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
-        """A member has lost its disk. The user has forgotten what it had told. It may not know who leads."""
+        """A member says that it has lost its disk. (The user has already forgotten what that member had told it.)
+        Perhaps it does not know who leads."""
         self.tell_view((sender,), out)
-        if sender not in self.members:  # it was removed, and nobody stands again on its account
+        if sender not in self.members:  # it was removed, and nobody campaigns on its account
             return
         bound = self.rejoin.on_returned(sender, returned, self.highest, self._position(), out)
         if bound is None:
@@ -450,7 +362,8 @@ class Election(Generic[V]):
             self._deadlines.by("return", now)
 
     def come_back(self, ballot: Ballot, out: Outbox) -> None:
-        """Nothing depends on what this member has forgotten in this ballot and later ones. Durable with this batch."""
+        """Be a member again: nothing depends on what this process has forgotten, in this ballot and later ones. Durable
+        with this batch."""
         self.go("return")
         self.promised = max(self.promised, ballot)
         self.highest = max(self.highest, self.promised)
@@ -466,35 +379,23 @@ class Election(Generic[V]):
 
     def on_clock(self, off: bool, now: int) -> None:
         """As the protocol is told."""
-        self._timer.reluctant = off
-        self._deadlines.by("beat", now)
-        self._deadlines.by("campaign", now)
+        self.detector.on_clock(off, now)
 
     def on_disk(self, hangs: bool, now: int) -> None:
-        """As the engine is told. Who leads says that it should be missed; who could not promise does not stand."""
-        self.disk_hangs = hangs
-        self._deadlines.by("beat", now)
-        self._deadlines.by("campaign", now)
+        """As the engine is told."""
+        self.detector.on_disk(hangs, now)
+
+    def on_connected(self, peer: ProcessId, up: bool, now: int) -> None:
+        """As the protocol is told."""
+        self.detector.on_connected(peer, up, now)
+
+    def answering(self, now: int) -> set[ProcessId]:
+        """Of a leader: itself, and who has answered one of its latest pulses and is connected."""
+        return self.detector.answering(now)
 
     def _beat(self, now: int, out: Outbox) -> int | None:
         if self.state is not LEADER or not self.others:
             return None
-        self._unanswered += 1
-        obeyed = self._unanswered <= self._unanswered_max and not self.disk_hangs
-        self.has_majority = self.has_majority and obeyed
-        out.send(self.others, Pulse(self.promised, obeyed))
-        if obeyed:
+        if self.detector.pulse(out):
             self._voter.beat(now, out)
         return now + self._heartbeat_us
-
-    def _campaign_if_due(self, now: int, out: Outbox) -> int | None:
-        """A leader stands again if it has heard of a higher ballot, and still leads. Others ask first."""
-        if not self.is_member or self.disk_hangs or (self.state is LEADER and self.highest <= self.promised):
-            return None
-        if self._timer.due(now):
-            unasked = self.state is LEADER or self.views.can_elect((self._self_id,)) or not self._asks_first
-            if unasked and self._self_id in self.views.of[self.views.latest]:
-                self.campaign(now, out)
-            else:  # who may not lead is told that it is removed
-                self._ask(now, out)
-        return self._timer.deadline

@@ -192,7 +192,7 @@ class Leadership(Generic[V, S]):
                     self.election.go("confirm")
         else:
             self.keep(out)
-            self.election.wait(now)
+            self.election.detector.wait(now)
             if self.joined.leader == self._self_id:
                 self.election.go("campaign")
                 self.election.go("choose")
@@ -208,7 +208,7 @@ class Leadership(Generic[V, S]):
         if ballot < self.election.promised:
             out.send((sender,), Nack(self.election.promised))
         elif ballot == self.joined and sender != self._self_id:
-            self.election.heard(now)  # a leader that has heard of a higher ballot must not reassure itself
+            self.election.detector.heard(now)  # a leader that has heard of a higher ballot must not reassure itself
 
     def is_current(self, ballot: Ballot) -> bool:
         """Whether this process has joined this ballot, and has promised none above it."""
@@ -339,7 +339,7 @@ class Leadership(Generic[V, S]):
 
     def _join(self, state: S, now: int, out: Outbox) -> None:
         self.election.go("join")
-        self.election.wait(now)
+        self.election.detector.wait(now)
         self._take_over(state, now, out)
         self._tell_joined(now, out)
         if not self._to_all:
@@ -421,18 +421,18 @@ class Leadership(Generic[V, S]):
         if ballot < self.election.promised:
             out.send((sender,), Nack(self.election.promised))
         elif self.election.state is REJOINING:
-            self.election.heard(now)
+            self.election.detector.heard(now)
             self.leaders.learn(self.group, ballot)
             self._view_begun(ballot, out)  # who was removed need not answer
             if heartbeat.position > self._deliveries.position:
                 out.catch_up(sender)
         elif ballot == self.joined:
-            self.election.heard(now, heartbeat.resigning)
+            self.election.detector.heard(now, heartbeat.resigning)
             self._view_begun(ballot, out)
             self.confirm(now, out)
             self._led.heard(heartbeat, out)
         else:  # this process missed the election, or the new state was lost
-            self.election.heard(now)
+            self.election.detector.heard(now)
             if not self.election.knows_view(sender, ballot, out):
                 return
             if ballot > self.election.promised or now >= self._vote_again_at:

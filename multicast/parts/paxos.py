@@ -195,7 +195,7 @@ class Paxos:
             self.election.restore(promised, stood, now, promised.leader == self.self_id)
             return
         self.keep(out)
-        self.election.wait(now)
+        self.election.detector.wait(now)
         if self.promised.leader == self.self_id and not self.amnesiac:
             self.election.go("campaign")
             self.election.send_vote(self.vote(0), out)
@@ -220,7 +220,7 @@ class Paxos:
             raise AssertionError("too early for a member without memory to return")
         self.election.come_back(self._begun[0], out)
         self.keep(out)
-        self.election.wait(now)
+        self.election.detector.wait(now)
 
     def _on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
         self.election.on_highest(sender, answer, now, out)

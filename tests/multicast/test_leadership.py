@@ -237,11 +237,11 @@ def test_a_quorum_that_agreed_long_ago_does_not_count() -> None:
     group.live(OPTIONS.heartbeat_us)
     group.cut = isolate(0, 1) | {(0, 2)}
     group.live(PATIENCE)
-    question = group.election(2)._question
-    group.election(2)._on_agreed(1, Agreed(Ballot(1, 0), question - 1), group.now, group.members[2].out)
+    question = group.election(2).detector._question
+    group.election(2).detector._on_agreed(1, Agreed(Ballot(1, 0), question - 1), group.now, group.members[2].out)
     assert group.election(2).state is FOLLOWER, "an answer to another question"
-    group.election(2).heard(group.now)
-    group.election(2)._on_agreed(1, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
+    group.election(2).detector.heard(group.now)
+    group.election(2).detector._on_agreed(1, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
     assert group.election(2).state is FOLLOWER, "it has heard its leader since"
 
 
@@ -250,14 +250,14 @@ def test_an_answer_that_comes_when_the_election_is_won_changes_nothing() -> None
     group.cut = {(2, 0), (2, 1)}
     group.campaign(2)
     group.live(2 * PATIENCE)
-    question = group.election(2)._question
+    question = group.election(2).detector._question
     assert group.election(2).state == CANDIDATE and question, "nobody has heard of it"
     group.cut = set()
     group.members[1].handlers[NewLeader].call(2, NewLeader(Ballot(2, 2), 0), group.now, group.members[1].out)
     group.settle()
     assert group.election(2).state == LEADER
     for p in (0, 1):
-        group.election(2)._on_agreed(p, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
+        group.election(2).detector._on_agreed(p, Agreed(Ballot(1, 0), question), group.now, group.members[2].out)
     assert group.election(2).state == LEADER and group[2].joined == Ballot(2, 2)
 
 
@@ -339,9 +339,9 @@ def test_a_lower_ballot_is_refused_and_its_leader_stands_above() -> None:
 def test_a_leader_that_knows_of_a_higher_ballot_is_not_reassured_by_its_own_messages() -> None:
     group = Group()
     group.members[0].handlers[Nack].call(2, Nack(Ballot(4, 2)), group.now, group.members[0].out)
-    waits = group.election(0)._timer.deadline
+    waits = group.election(0).detector._timer.deadline
     group[0].hear(0, Ballot(1, 0), waits - 1, group.members[0].out)
-    assert group.election(0)._timer.deadline == waits
+    assert group.election(0).detector._timer.deadline == waits
 
 
 def test_a_leader_stands_above_all_for_which_one_without_memory_may_have_voted() -> None:
@@ -365,11 +365,11 @@ def test_a_heartbeat_of_a_lower_ballot_is_refused_and_reassures_nobody() -> None
     group.cut = {(2, 0), (0, 2), (1, 2)}
     group.campaign(2)
     assert group.election(1).promised == Ballot(2, 2) and group[1].joined == Ballot(1, 0)
-    waits, out = group.election(1)._timer.deadline, group.members[1].out
+    waits, out = group.election(1).detector._timer.deadline, group.members[1].out
     group.now = OPTIONS.heartbeat_us
     group.members[1].handlers[Heartbeat].call(0, Heartbeat(Ballot(1, 0), 0, False), group.now, out)
     assert ((0,), Nack(Ballot(2, 2)), False) in out.sends
-    assert group.election(1)._timer.deadline == waits
+    assert group.election(1).detector._timer.deadline == waits
 
 
 def test_who_lost_its_disk_hears_of_a_promised_ballot_that_has_not_begun() -> None:

@@ -145,7 +145,7 @@ def _started(pid: int, replicas: int) -> WhiteBox:
 
 def test_who_missed_the_leader_long_ago_does_not_miss_it_now() -> None:
     process, out = _started(1, 5), Outbox()
-    process.election._question = 7
+    process.election.detector._question = 7
     process.on_message(2, Agreed(Ballot(1, 0), 7), NOW, out)
     later = NOW + process.options.election_timeout_us
     process.on_message(3, Agreed(Ballot(1, 0), 7), later, out)
@@ -169,7 +169,7 @@ def test_what_was_answered_in_an_earlier_reign_is_no_answer_in_this_one() -> Non
     process.on_message(1, Echo(Ballot(1, 0)), NOW, out)
     for what in ("step down", "campaign", "choose", "confirm"):
         process.election.go(what)
-    process.election.has_majority = False
+    process.election.detector.has_majority = False
     process.on_message(2, Echo(Ballot(1, 0)), NOW, out)
     assert process.election.state == LEADER and not process.election.has_majority
     process.on_message(1, Echo(Ballot(1, 0)), NOW, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from multicast.parts.channels import Channels
 from multicast.parts.clock import Clock
 from multicast.parts.delivered import DeliveredLog
-from multicast.parts.election import Election
+from multicast.parts.detector import FailureDetector
 from multicast.parts.entries import Entries
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.leadership import Leadership
@@ -26,12 +26,12 @@ from tests.planted.rewriting import rewrite
 # -- elections --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_on_agreed", "if at > now - self._timer.timeout_us", "", part=Election)
+@rewrite("_on_agreed", "if at > now - self._timer.timeout_us", "", part=FailureDetector)
 class OldAgreementCounts(WhiteBox):
     """Who agreed once that the leader is missed counts for ever."""
 
 
-@rewrite("_on_echo", "echo.ballot == self.promised and", "", part=Election)
+@rewrite("_on_echo", "echo.ballot == self._election.promised and", "", part=FailureDetector)
 class EchoOfAnyBallot(WhiteBox):
     """A leader takes the answer to an earlier one's pulse for one to its own."""
 

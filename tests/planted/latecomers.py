@@ -4,6 +4,7 @@ parts see them: most cost time, or do harm only if two more things go wrong."""
 from __future__ import annotations
 
 from multicast.parts.delivered import DeliveredLog
+from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
 from multicast.parts.group_log import GroupLog
 from multicast.parts.group_member import GroupMember
@@ -19,12 +20,12 @@ from tests.planted.rewriting import rewrite
 # -- elections --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_on_agreed", "agreed.question != self._question or", "", part=Election)
+@rewrite("_on_agreed", "agreed.question != self._question or", "", part=FailureDetector)
 class AnswersAnyQuestion(WhiteBox):
     """That others missed the leader before it was heard again still counts."""
 
 
-@rewrite("go", "self._question = self._unanswered = 0", "self._unanswered = 0", part=Election)
+@rewrite("begin", "self._question = self._unanswered = 0", "self._unanswered = 0", part=FailureDetector)
 class AskedBeforeItWon(WhiteBox):
     """A leader stands again when the answers come to what it had asked as a candidate."""
 

@@ -1,9 +1,10 @@
-"""Bugs by which leaders change without need (parts.election): they cost time and nothing else. See
+"""Bugs by which leaders change without need (parts.detector): they cost time and nothing else. See
 `multicast.simulation.endings`, "Leaders stay"."""
 
 from __future__ import annotations
 
 from multicast.engine import Engine
+from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
 from multicast.parts.timer import LeaderTimer
 from multicast.protocols.ft_skeen import FtSkeen
@@ -16,20 +17,20 @@ from tests.planted.rewriting import rewrite
 TWO_GROUPS = Settings(profile="faults", size="small", groups=2, replicas=3, options={"ask_first": "true"})
 
 
-@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part="election")
+@rewrite("_campaign_if_due", "self._ask(now, out)", "election.campaign(now, out)", part="election.detector")
 class StandsUnasked(WhiteBox):
-    """Whose patience ends stands for election at once: one that only it cannot hear is deposed."""
+    """A member whose patience ends campaigns at once: a leader that it alone cannot hear is deposed."""
 
 
-@rewrite("_on_doubt", "sender == self.promised.leader or self._timer.misses(now)", "True", part="election")
+@rewrite("_on_doubt", "sender == election.promised.leader or self._timer.misses(now)", "True", part="election.detector")
 class AgreesWithEverybody(PrimCast):
     """Whoever is asked agrees, though it hears its leader."""
 
 
-@rewrite("restore", "self.wait(now, _RESTARTED if led else 1.0)", "self.wait(now, 0.001)", part=Election)
-@rewrite("_campaign_if_due", "self._ask(now, out)", "self.campaign(now, out)", part=Election)
+@rewrite("restore", "_RESTARTED if led else 1.0", "0.001", part=Election)
+@rewrite("_campaign_if_due", "self._ask(now, out)", "election.campaign(now, out)", part=FailureDetector)
 class RestartDeposes(FtSkeen):
-    """A restarted process stands for election before it has heard anybody."""
+    """A restarted process campaigns before it has heard anybody."""
 
 
 @rewrite("misses", "now >= self._last", "self.cut_off or now >= self._last", part=LeaderTimer)

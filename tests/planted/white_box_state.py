@@ -360,7 +360,7 @@ class LeadsAgain(WhiteBox):
 @rewrite(
     "_on_heartbeat",
     "out.send((sender,), Nack(self.election.promised))",
-    "self.election.heard(now)",
+    "self.election.detector.heard(now)",
     part="leadership",
 )
 class ReassuredAfterPromise(WhiteBox):
