@@ -5,12 +5,13 @@ A transaction is written by `transaction_body` and read by `parse_transaction`; 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from kvstore.api import forms
 from kvstore.api.forms import JSON, Form, Member
+from kvstore.api.leases import TTL_MS_MAX, TTL_MS_MIN
 from kvstore.api.model import (
     EVERYWHERE,
     INT64_MAX,
@@ -318,7 +319,7 @@ def _bounds(operation: _Bounded) -> tuple[bytes, bytes, bytes]:
 class LeaseJson(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/leases`: after so many milliseconds without a renewal, at the earliest, it expires."""
 
-    ttl_ms: int
+    ttl_ms: Annotated[int, msgspec.Meta(extra_json_schema={"minimum": TTL_MS_MIN, "maximum": TTL_MS_MAX})]
 
 
 def parse_ttl_ms(body: bytes, form: Form = JSON) -> int:

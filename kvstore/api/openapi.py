@@ -67,7 +67,8 @@ def _kinds(side: Any) -> tuple[Any, ...]:
 
 def _options(route: Route) -> dict[str, Any]:
     found: dict[str, Any] = {"summary": "The methods of this path, in Allow."}
-    placed = [_parameter(parameter) for parameter in route.parameters if parameter.place == "path"]
+    of_path = [parameter for parameter in route.parameters if parameter.place == "path"]
+    placed = [_parameter(parameter._replace(schema={"type": "string"})) for parameter in of_path]
     return found | {"parameters": placed, "responses": {"204": {"description": "No Content"}}}
 
 

@@ -13,18 +13,20 @@ import base64
 import hmac
 import re
 from hashlib import sha256
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from kvstore.api.codec import bytes_of
 from kvstore.api.model import KEY_BYTES_MAX, InvalidTransaction, Range, bounds
 
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Of roles and tokens."""
+Name = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{NAME.pattern}$"})]
 Access = Literal["read", "write", "lease", "admin", "monitor"]
 ROOT = "root"
 """The id of the token that is made with the cluster."""
 PERMISSIONS_MAX, ROLES_MAX = 100, 100
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TOKEN = re.compile(r"kv-([a-z0-9]{4,32})-([A-Za-z0-9_-]{43})")
 
 
@@ -75,9 +77,9 @@ class TokenJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     """The body of `POST /v1/admin/tokens`: whose it is, and what roles it has. token: kv-ID-SECRET, drawn by whoever
     asks, who may then ask again under the same Idempotency-Key; absent: the replica draws one."""
 
-    name: str
-    roles: list[str]
-    token: str | None = None
+    name: Name
+    roles: list[Name]
+    token: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{_TOKEN.pattern}$"})] | None = None
 
 
 class MadeToken(msgspec.Struct, kw_only=True):
@@ -133,7 +135,7 @@ def is_token(token: str, digest: bytes) -> bool:
 
 def checked_name(field: str, name: str) -> str:
     """InvalidTransaction, naming the field, if it is none."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InvalidTransaction(field, f"1 to 64 letters, digits, '_', '.' and '-', not {name[:70]!r}")
     return name
 

@@ -11,6 +11,7 @@ from kvstore.api import answers, codec, rights
 from kvstore.api.cluster import ClusterJson, FoundingJson, LimitsJson, MembersJson, ShardsJson
 from kvstore.api.forms import JSON, MSGPACK
 from kvstore.api.model import AGE_MS_MAX, CONSISTENCIES, KEY_BYTES_MAX, SCAN_LIMIT_DEFAULT, SCAN_LIMIT_MAX
+from kvstore.api.rights import NAME
 
 BYTES = bytes
 """A body of any bytes: a value."""
@@ -63,17 +64,36 @@ class Route(NamedTuple):
 
 
 _STRING = {"type": "string"}
+_HEX = "[0-9A-Fa-f]"
+_UUID7 = {
+    "type": "string", "format": "uuid",
+    "pattern": f"^{_HEX}{{8}}-{_HEX}{{4}}-7{_HEX}{{3}}-[89ABab]{_HEX}{{3}}-{_HEX}{{12}}$",
+}  # fmt: skip
+_HEX_KEY = {"type": "string", "pattern": f"^({_HEX}{{2}})*$"}
+_WORD = "(0|[1-9a-f][0-9a-f]{0,15})"
+_VERSION_TEXT = f"{_WORD}-{_WORD}"
+_VERSION_SCHEMA = {"type": "string", "pattern": f"^{_VERSION_TEXT}$"}
+_ETAG = f'"{_VERSION_TEXT}"'
+_NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": SCAN_LIMIT_MAX, "default": SCAN_LIMIT_DEFAULT}
 _FLAG = {"type": "boolean", "default": False}
 _KEY = Parameter("key", "path", {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}, "Any bytes, escaped.")
 _ID_SCHEMA = {"type": "string", "format": "uuid"}
-_ID = Parameter("Idempotency-Key", "header", _ID_SCHEMA, "The write's id, a UUIDv7; repetitions have no effect.")
-_NAME = Parameter("name", "path", _STRING, "Of the role.")
-_IF_MATCH = Parameter("If-Match", "header", _STRING, "The ETag that the key must have, or *.")
-_IF_NONE_MATCH = Parameter("If-None-Match", "header", _STRING, "ETags that the key must not have, or *.")
+_ID = Parameter("Idempotency-Key", "header", _UUID7, "The write's id, a UUIDv7; repetitions have no effect.")
+_NAME = Parameter("name", "path", _NAME_SCHEMA, "Of the role.")
+_IF_MATCH = Parameter(
+    "If-Match", "header", {"type": "string", "pattern": rf"^(\*|{_ETAG})$"}, "The ETag that the key must have, or *."
+)
+_IF_NONE_MATCH = Parameter(
+    "If-None-Match", "header", {"type": "string", "pattern": rf"^(\*|{_ETAG}(, ?{_ETAG})*)$"},
+    "ETags that the key must not have, or *.",
+)  # fmt: skip
 _LEASE = Parameter("Kv-Lease", "header", _ID_SCHEMA, "The id of a lease: the key goes when that goes.")
 _LEASE_ID = Parameter("id", "path", _ID_SCHEMA, "Of a lease, as its grant told it.")
-_TIMEOUT = Parameter("X-Timeout-Ms", "header", {"type": "integer", "minimum": 1}, "Milliseconds until it is answered.")
+_TIMEOUT = Parameter(
+    "X-Timeout-Ms", "header", {"type": "integer", "minimum": 1, "maximum": LimitsJson().timeout_max_ms},
+    "Milliseconds until it is answered; the most is among the limits.",
+)  # fmt: skip
 _BOUNDS = tuple(
     Parameter(name, "query", {"type": "string", "maxLength": KEY_BYTES_MAX}, text)
     for name, text in (
@@ -82,7 +102,7 @@ _BOUNDS = tuple(
         ("end", "Keys before this one."),
     )
 )
-_VERSION = Parameter("version", "query", _STRING, "What stood there then: a version, as answers and ETags have it.")
+_VERSION = Parameter("version", "query", _VERSION_SCHEMA, "What stood there then: a version, as ETags have it.")
 _FRESHNESS = (
     Parameter(
         "consistency",
@@ -130,10 +150,10 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/txn", "txn", "Compare, then success or failure, atomically.", (*_FRESHNESS, _ID, _TIMEOUT),
           codec.TransactionJson, answers.TransactionAnswer, (200,), WRITE),
     Route("GET", "/v1/txn/{id}", "outcome", "What became of a write, while it is remembered.",
-          (Parameter("id", "path", _ID_SCHEMA, "A UUIDv7."), _TIMEOUT), None, answers.Outcome, (200,), (*READ, 404)),
+          (Parameter("id", "path", _UUID7, "Of the write."), _TIMEOUT), None, answers.Outcome, (200,), (*READ, 404)),
     Route("GET", "/v1/watch", "watch", "Every change from now on, or after a version, in the order of versions.",
-          (*_BOUNDS, Parameter("from", "query", _STRING, "What follows this version; absent: from now on."),
-           Parameter("Last-Event-ID", "header", _STRING, "The same, as who connects again sends it; it counts.")),
+          (*_BOUNDS, Parameter("from", "query", _VERSION_SCHEMA, "What follows this version; absent: from now on."),
+           Parameter("Last-Event-ID", "header", _VERSION_SCHEMA, "The same, of who connects again; it counts.")),
           None, EVENTS, (200,), (*READ, 410)),
     Route("POST", "/v1/leases", "grant_lease", "A lease: keys that are attached to it go when it expires.",
           (_ID, _TIMEOUT), codec.LeaseJson, answers.LeaseAnswer, (201,), WRITE),
@@ -151,9 +171,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/backups", "make_cut", "A cut for a backup.", (_ID, _TIMEOUT),
           None, answers.CutAnswer, (200,), WRITE),
     Route("GET", "/v1/backups/{version}", "cut_rows", "Rows of this shard at a cut, framed.",
-          (Parameter("version", "path", _STRING, "Of the cut."),
-           Parameter("after", "query", _STRING, "A key in hexadecimal, the last of the rows before."),
-           Parameter("at", "query", _STRING, "An earlier version: the rows as they were then.")),
+          (Parameter("version", "path", _VERSION_SCHEMA, "Of the cut."),
+           Parameter("after", "query", _HEX_KEY, "A key in hexadecimal, the last of the rows before."),
+           Parameter("at", "query", _VERSION_SCHEMA, "An earlier version: the rows as they were then.")),
           None, BYTES, (200,), (*READ, 404, 410)),
     Route("POST", "/v1/moves", "move", "A step of moving slots to another shard.", (_ID, _TIMEOUT),
           codec.MoveJson, answers.MoveAnswer, (200,), WRITE),
@@ -168,7 +188,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/admin/tokens", "make_token", "A token, which is told once.", (_ID, _TIMEOUT),
           rights.TokenJson, rights.MadeToken, (200,), WRITE),
     Route("DELETE", "/v1/admin/tokens/{id}", "delete_token", "Take a token back.",
-          (Parameter("id", "path", _STRING, "Of the token."), _ID, _TIMEOUT), None, dict[str, str], (200,),
+          (Parameter("id", "path", _NAME_SCHEMA, "Of the token."), _ID, _TIMEOUT), None, dict[str, str], (200,),
           (*WRITE, 404)),
     Route("GET", "/v1/cluster", "cluster", "The cluster, and this replica.", (), None, ClusterJson),
     Route("GET", "/v1/cluster/members", "members", "The replicas.", (), None, MembersJson),

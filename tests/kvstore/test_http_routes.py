@@ -157,6 +157,56 @@ def test_no_answer_is_undocumented_and_none_is_our_mistake(kv: Replica, data: st
     assert method == "head" or not told or answer.headers["Content-Type"].split(";")[0] in told
 
 
+BOUNDED = [
+    (path, method, operation, parameter)
+    for path, method, operation in OPERATIONS
+    for parameter in operation.get("parameters", ())
+    if {"pattern", "minimum", "enum"} & parameter["schema"].keys() and path != "/v1/watch"
+    and (parameter["name"], method) not in [(n, m) for n in ("If-Match", "If-None-Match") for m in ("get", "head")]
+]  # fmt: skip
+
+
+def allowed(schema: dict[str, Any]) -> st.SearchStrategy[str]:
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "pattern" in schema:
+        return st.from_regex(re.compile(schema["pattern"], re.ASCII), fullmatch=True)
+    return st.integers(schema["minimum"], schema["maximum"]).map(str)
+
+
+def forbidden(schema: dict[str, Any]) -> st.SearchStrategy[str]:
+    if "enum" in schema:
+        return st.text("abcst", min_size=1).filter(lambda text: text not in schema["enum"])
+    if "pattern" in schema:
+        text = allowed(schema).map(lambda text: text[:-1]) | st.text('0af-"*_', max_size=40)
+        return text.filter(lambda text: text != "" and not re.fullmatch(schema["pattern"], text))
+    return st.integers(max_value=schema["minimum"] - 1).map(str) | st.integers(schema["maximum"] + 1).map(str)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.booleans())
+def test_what_the_document_says_of_a_parameter_is_what_is_taken(kv: Replica, data: st.DataObject, good: bool) -> None:
+    path, method, operation, parameter = data.draw(st.sampled_from(BOUNDED))
+    name, place, schema = parameter["name"], parameter["in"], parameter["schema"]
+    value = data.draw((allowed if good else forbidden)(schema))
+    query: list[str] = []
+    headers, body = ({"Content_Type": JSON.media_type}, b"{}") if "requestBody" in operation else ({}, None)
+    if place == "query":
+        query = [f"{name}={quote(value, safe='')}"]
+        if name == "max_age_ms" or (name, value) == ("consistency", "stale"):
+            query = ["consistency=stale", query[0] if name == "max_age_ms" else "max_age_ms=0"]
+    elif place == "header":
+        headers[name.replace("-", "_")] = value
+    for other in operation["parameters"]:
+        if other["in"] == "path":
+            told = value if other is parameter else data.draw(allowed({"pattern": "^k$", **other["schema"]}))
+            path = path.replace(f"{{{other['name']}}}", quote(told, safe=""))
+    answer = kv(method.upper(), path + ("?" + "&".join(query) if query else ""), body, **headers)
+    if good and method != "head" and answer.status == 400:
+        assert name not in answer.json.get("field", ""), (answer.json, value)
+    assert good or answer.status == 400, (method, path, query, headers, answer)
+
+
 def test_what_is_written_in_one_form_is_read_in_the_other(kv: Replica) -> None:
     """Bytes that are no text."""
     body = MSGPACK.encode({"success": [{"op": "put", "key": b"\xff\x00", "value": b"\xfe"}]})
