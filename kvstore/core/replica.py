@@ -8,8 +8,7 @@ outcomes go to the journal, their results are remembered beside their ids and an
 Reads without an id need no order: of now (`reads`, `collects`) or of the past (`versions`). Who watches is told what
 completed, in all shards (`changes`, `watches`).
 
-So the way of a put is `on_request`, `Clients.on_request`, `Bundler.leave`, the protocol, `on_deliver`, `_advance`,
-`_complete`, `Clients.completed`.
+The way of a put, from HTTP to LMDB and back, is `kvstore/WAY.md`.
 """
 
 from __future__ import annotations
