@@ -25,11 +25,13 @@ class Observer:
     """Hears what happens. All methods do nothing here.
 
     watches_protocol: `on_handled` is wanted; it costs time. watches_sends: only if the protocol has sent something.
+    watches_idle: also of ticks and ends of batches of which nothing came, two of three calls.
     hears_frames: the class has an `on_frame` of its own.
     """
 
     watches_protocol = False
     watches_sends = False
+    watches_idle = False
     hears_frames = False
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -108,21 +110,24 @@ def _watch_protocol(node: Node, observers: Sequence[Observer], count: Callable[[
 def _handler(node: Node, name: str, watchers: list[Observer], under_way: list[str]) -> Any:
     """under_way: the handler that the host has called; what that calls in turn is a part of it."""
     inner = getattr(node.protocol, name)
-    always = [watcher.on_handled for watcher in watchers if not watcher.watches_sends]
-    all_of_them = [watcher.on_handled for watcher in watchers]
+    may_idle = name in ("on_tick", "end_batch")
+    always = [w.on_handled for w in watchers if not w.watches_sends]
+    idle = [w.on_handled for w in watchers if w.watches_idle] if may_idle else always
+    all_of_them = [w.on_handled for w in watchers]
 
     def handle(*args: Any) -> Any:
         if under_way:
             return inner(*args)
         under_way.append(name)
         out: Outbox = args[-1]
-        before = len(out.sends)
+        before, changes = len(out.sends), len(out.changes)
         try:
             return inner(*args)
         finally:  # who refuses may have sent something
             under_way.clear()
             sends = out.sends[before:]
-            for on_handled in all_of_them if sends else always:
+            hear = all_of_them if sends else always if out.asks or len(out.changes) != changes else idle
+            for on_handled in hear:
                 on_handled(node, name, args, sends)
 
     return handle

@@ -31,6 +31,7 @@ class Timers(Checker):
     """Of every protocol with `parts.deadlines`: judged when a process comes to rest."""
 
     watches_protocol = True
+    watches_idle = True
 
     def __init__(self, topology: Topology):
         super().__init__()
