@@ -4,6 +4,7 @@ asked again is seldom lost, so that little else shows them."""
 from __future__ import annotations
 
 from multicast.parts.casts import Casts
+from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
 from multicast.parts.group_member import GroupMember
 from multicast.parts.paxos import Paxos
@@ -57,7 +58,7 @@ class PositionsAskedForOnce(FtSkeen):
     """Who is elected asks its group once how much it has delivered."""
 
 
-@rewrite("_campaign_if_due", "return self._timer.deadline", "return None", part=Election)
+@rewrite("_campaign_if_due", "return self._timer.deadline", "return None", part=FailureDetector)
 class MissesALeaderOnce(WhiteBox):
     """Who was patient in vain, and was told that others were not, does not miss a leader any more."""
 
