@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-Mark = TypeVar("Mark", int, "Timestamp")
+Progress = TypeVar("Progress", int, "Timestamp")
 
 ProcessId = int
 """One replica. Unique over all groups; 0 <= id < 2**31."""
@@ -146,9 +146,9 @@ def quorum_of(members: int) -> int:
     return members // 2 + 1
 
 
-def reached_by_majority(marks: Iterable[Mark]) -> Mark:
-    """The highest that a majority of the members has reached; marks: how far each has come."""
-    highest_first = sorted(marks, reverse=True)
+def reached_by_majority(progress: Iterable[Progress]) -> Progress:
+    """The highest that a majority of the members has reached. progress: how far each has come."""
+    highest_first = sorted(progress, reverse=True)
     return highest_first[quorum_of(len(highest_first)) - 1]
 
 

@@ -64,10 +64,10 @@ class BarrierLeader:
         """Lines 9-10. idle: nothing that was proposed waits for its decision."""
         expected = self._stream.base.casts if idle and not self._due else self._expected
         if self._stream.follows(expected.get(cast.sender), cast):
-            self._expected[cast.sender] = (cast.epoch, cast.number)
+            self._expected[cast.sender] = (cast.life, cast.number)
             rtc = min(cast.rtc, real_clock + self._ahead_max_us) if real_clock else cast.rtc
-            value = _encode(Cast(cast.sender, cast.epoch, cast.number, rtc, cast.message))
-            self._propose(((rtc, 0), 0, cast.sender, cast.epoch, cast.number, value))
+            value = _encode(Cast(cast.sender, cast.life, cast.number, rtc, cast.message))
+            self._propose(((rtc, 0), 0, cast.sender, cast.life, cast.number, value))
 
     def want(self, group: GroupId, stamp: Stamp) -> None:
         """Lines 15-20: a group waits for the barrier to reach this stamp."""

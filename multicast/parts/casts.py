@@ -1,15 +1,15 @@
 """What a process multicasts until its group has decided it: in its order, once, whatever is lost.
 
-A cast carries its sender's *epoch*, one for each life, and a number that counts the casts of that life; the group's log
-takes them without gaps (parts.stream). So casts go to the leader in order, and all that are not decided go again to a
-new one, or to one that seems to have lost them: few at first, so that no link's queue overflows with them; for each
-that is decided two more.
+A cast carries the number of its sender's *life*, which is on disk before the first cast of that life leaves, and its
+own number among the casts of that life; the group's log takes them without gaps (parts.stream). So casts go to the
+leader in order, and all that are not decided go again to a new leader, or to one that seems to have lost them: few at
+first, so that no link's queue overflows with them; for each that is decided two more.
 
     message    from -> to                  durable before it leaves
-    Cast       sender -> leader            the sender's epoch
-    Ready      process -> itself           its epoch
+    Cast       sender -> leader            the number of the sender's life
+    Ready      process -> itself           the same
 
-Durable: `e` -> the epoch of the present life.
+Durable: `e` -> the number of the present life.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WINDOW_MIN, _WINDOW_MAX = 8, 32
 
 
 class Ready(msgspec.Struct, array_like=True, tag=11, gc=False):
-    """To oneself: the epoch is on disk, casts may leave."""
+    """To oneself: the number of this life is on disk, casts may leave."""
 
 
-def saved_epoch(values: Mapping[bytes, bytes]) -> int:
-    """Of the life before; 0 if there was none."""
+def saved_life(values: Mapping[bytes, bytes]) -> int:
+    """The number of the life before; 0 if there was none."""
     return int.from_bytes(values.get(_KEY, b""), "big")
 
 
@@ -57,7 +57,7 @@ class Casts:
         self._leader, self._on_leaving = leader, on_leaving
         self._queue: deque[Cast] = deque()
         self._ids: set[MessageId] = set()
-        self._epoch = self._number = self._rtc = 0
+        self._life = self._number = self._rtc = 0
         self._ready = False
         self._sent, self._window = 0, _WINDOW_MIN
         self._sent_at = 0
@@ -73,19 +73,19 @@ class Casts:
     def __contains__(self, message_id: MessageId) -> bool:
         return message_id in self._ids
 
-    def begin(self, epoch: int, out: Outbox) -> None:
-        """A life begins. What was given before belongs to it."""
-        self._epoch = epoch
+    def begin(self, life: int, out: Outbox) -> None:
+        """A life begins. What was given to this part before belongs to it."""
+        self._life = life
         for cast in self._queue:
-            cast.epoch = epoch
-        out.put(_KEY, epoch.to_bytes(8, "big"))
+            cast.life = life
+        out.put(_KEY, life.to_bytes(8, "big"))
         out.send_durable((self._self_id,), Ready())
 
     def add(self, message: AppMessage, real_clock: int, now: int, out: Outbox) -> None:
         """Lines 5-7: stamped with the clock, above all earlier ones."""
         self._rtc = max(real_clock, self._rtc + 1)
         self._number += 1
-        cast = Cast(self._self_id, self._epoch, self._number, self._rtc, message)
+        cast = Cast(self._self_id, self._life, self._number, self._rtc, message)
         if not self._queue:
             self._sent_at = now
             self._deadlines.by("casts", now + self._period_us)
@@ -99,7 +99,7 @@ class Casts:
 
     def _on_ready(self, sender: ProcessId, ready: Ready, now: int, out: Outbox) -> None:
         if sender != self._self_id:
-            raise PeerError("another process's epoch")
+            raise PeerError("another process's life")
         self._ready = True
         self.send_again(now, out)
         for cast in self._queue:
@@ -120,10 +120,10 @@ class Casts:
                 out.send((self._leader(),), cast)
 
     def forget(self, decided: tuple[int, int], now: int) -> None:
-        """The group's log has come to this (epoch, number) of the sender: earlier ones need not be repeated."""
-        epoch, number = decided
+        """The group's log has come to this (life, number) of the sender: casts up to there need not be repeated."""
+        life, number = decided
         queue = self._queue
-        while queue and epoch == self._epoch and queue[0].number <= number:
+        while queue and life == self._life and queue[0].number <= number:
             self._ids.discard(queue.popleft().message.id)
             self._sent_at = now
             self._sent = max(self._sent - 1, 0)

@@ -163,14 +163,14 @@ class EarlyDelivery:
     revealed at that moment must contain the past of everything in it.
 
     ordered: how many messages of each process are ordered, without those that GL-ToTo has ordered in the present
-    activation: `marked`, a bit mask. Inserting costs O(n), the end of an activation O(n · |M|).
+    activation: `early`, a bit mask. Inserting costs O(n), the end of an activation O(n · |M|).
     """
 
     def __init__(self, n: int, rule: str, phi: int):
         self.votes = self.votes_class(n, rule, phi)
         self.n = n
         self.ordered = [0] * n
-        self.marked = 0
+        self.early = 0
         self.ended_at = 0
         self._first: list[deque[Sequence[int]]] = [deque() for _ in range(n)]
         self._latest: list[Sequence[int]] = [()] * n
@@ -180,10 +180,10 @@ class EarlyDelivery:
 
     votes_class = Votes
 
-    def resume(self, ordered: Sequence[int], marked: int) -> None:
+    def resume(self, ordered: Sequence[int], early: int) -> None:
         """Before the first `insert`: so much was ordered in an earlier life."""
         self.ordered = list(ordered)
-        self.marked = marked
+        self.early = early
 
     def insert(self, process: int, past: Sequence[int]) -> None:
         """The next message of this process is revealed."""
@@ -235,23 +235,23 @@ class EarlyDelivery:
             self._dirty = False
             return self._order_prefix() if self._general_prefix else []
         self.ended_at = self.votes.tail
-        new = [(p, self.ordered[p] + 1) for p in sources if not self.marked >> p & 1]
-        assert all(p in sources for p in range(self.n) if self.marked >> p & 1), "a stable source is a source"
+        new = [(p, self.ordered[p] + 1) for p in sources if not self.early >> p & 1]
+        assert all(p in sources for p in range(self.n) if self.early >> p & 1), "a stable source is a source"
         self._next_activation(sources)
         return new or self.order()
 
     def _order_prefix(self) -> list[tuple[int, int]]:
         self.ended_at = 0
-        new = [p for p in self.votes.stable_prefix() if not self.marked >> p & 1]
+        new = [p for p in self.votes.stable_prefix() if not self.early >> p & 1]
         for p in new:
-            self.marked |= 1 << p
+            self.early |= 1 << p
         return [(p, self.ordered[p] + 1) for p in new]
 
     def _next_activation(self, sources: Sequence[int]) -> None:
         for p in sources:
             self.ordered[p] += 1
             self._first[p].popleft()
-        self.marked = 0
+        self.early = 0
         self.votes.clear()
         for p, queue in enumerate(self._first):
             if queue:
@@ -265,12 +265,12 @@ class EarlyDelivery:
             roots = [p for p, q in enumerate(self._first) if q and all(map(int.__le__, q[0], self.ordered))]
             assert roots, "what is revealed contains its past"
             for p in roots:
-                if not self.marked >> p & 1:
+                if not self.early >> p & 1:
                     rest.append((p, self.ordered[p] + 1))
             for p in roots:
                 self.ordered[p] += 1
                 self._first[p].popleft()
-            self.marked = 0
+            self.early = 0
         self.votes.clear()
         self._dirty = False
         return rest

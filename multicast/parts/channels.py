@@ -165,7 +165,7 @@ class Channels:
         self._retry_us = retry_us
         self._deadlines = deadlines
         self._leader_of, self._may_vouch = leader_of, may_vouch
-        self._floor: Stamp = NEVER
+        self._lowest_barrier: Stamp = NEVER
         self._head: Timestamp | None = None
         deadlines.add("blocked", self._ask_if_blocked)
 
@@ -221,17 +221,18 @@ class Channels:
 
     # -- delivery -----------------------------------------------------------------------------------------------------
 
-    def raise_floor(self, own: Stamp) -> None:
-        """What `pop` may give: nothing that a group could still precede. own: the own group's last stamp; a group is
-        its own barrier, or what it decides later might come before what it has delivered."""
+    def raise_lowest(self, own: Stamp) -> None:
+        """Note the own group's barrier, and the lowest of all: no group can still send anything up to it. own: the last
+        stamp of the own group. (A group is its own barrier: what it decides later might otherwise come before what it
+        has delivered.)"""
         self.of[self._group].barrier = own
-        self._floor = min(channel.barrier for channel in self.of.values())
+        self._lowest_barrier = min(channel.barrier for channel in self.of.values())
 
     def pop(self, out: Outbox) -> tuple[Timestamp, Pending] | None:
-        """Take the first message, if all barriers have reached it, inclusively: a strict one would let a message block
-        itself. Or one that this process has delivered beyond."""
+        """Take the first waiting message, if all barriers have reached its stamp, inclusively (or a message would block
+        itself), or if this process has delivered beyond it."""
         head = self.waiting.head
-        if head is None or (head > self._log.timestamp and stamp_of(head) > self._floor):
+        if head is None or (head > self._log.timestamp and stamp_of(head) > self._lowest_barrier):
             return None
         timestamp, pending = self.waiting.pop()
         if pending.saved:

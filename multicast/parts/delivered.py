@@ -20,7 +20,7 @@ Lost disks. A process that loses its disk has told what it does not hold any mor
 it alone had delivered. Either it must have that again before it is a member again (parts.reminders), or, `by_quorum`, a
 watermark is told to other groups only once the group cannot lose it: a process r tells them what it holds itself and
 counts a quorum C of its group for. It forgets what a member has told it when that member says that its disk is gone
-(`forget_marks`), and who has lost its disk tells nothing until it is a member again.
+(`forget_watermark`), and who has lost its disk tells nothing until it is a member again.
 
 Why that is enough. Let r count C for m at time t, q a quorum's size. Then for ever at most n - q members of r's group
 lack m, and since 2q > n every quorum of members has one that holds it; so every later leader delivers it. At t it is
@@ -103,8 +103,8 @@ class DeliveredLog:
         self._unsettled: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
         self._unsettled_count = 0
         self._not_durable: deque[tuple[int, Timestamp]] = deque()
-        self._marks: dict[ProcessId, Timestamp] = {self_id: ZERO}
-        self._group_marks: defaultdict[GroupId, Timestamp] = defaultdict(lambda: ZERO)
+        self._watermarks: dict[ProcessId, Timestamp] = {self_id: ZERO}
+        self._group_watermarks: defaultdict[GroupId, Timestamp] = defaultdict(lambda: ZERO)
         self._shared: dict[GroupId, Timestamp] = {}
         self._told: dict[GroupId, Timestamp] = {}
         self._next_report = 0
@@ -223,47 +223,47 @@ class DeliveredLog:
     @property
     def watermark(self) -> Timestamp:
         """This process's own."""
-        return self._marks[self._self_id]
+        return self._watermarks[self._self_id]
 
-    def mark_of(self, process: ProcessId) -> Timestamp:
+    def watermark_of(self, process: ProcessId) -> Timestamp:
         """The highest watermark that this process has told since this one started."""
-        return self._marks.get(process, ZERO)
+        return self._watermarks.get(process, ZERO)
 
     def durable(self, position: int, out: Outbox) -> list[MessageId]:
         """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for those of which
         a later copy has been delivered. What is delivered later than all others have reached it settles here, too: the
-        own group's mark never passes the own watermark."""
-        mark = ZERO
+        own group's watermark never passes the own watermark."""
+        reached = ZERO
         queue = self._not_durable
         while queue and queue[0][0] <= position:
-            mark = queue.popleft()[1]
-        return self.report(self._self_id, mark, out)
+            reached = queue.popleft()[1]
+        return self.report(self._self_id, reached, out)
 
     def report(self, process: ProcessId, watermark: Timestamp, out: Outbox) -> list[MessageId]:
         """A process has told its watermark. Returns newly settled messages."""
-        if watermark <= self._marks.get(process, ZERO):
+        if watermark <= self._watermarks.get(process, ZERO):
             return []
-        self._marks[process] = watermark
+        self._watermarks[process] = watermark
         group = self._topology.group_of[process]
-        mark = min(self._mark_of(members) for members in self._topology.counting(group))
+        reached = min(self._reached_by_most_of(members) for members in self._topology.counting(group))
         if group == self._topology.group_of[self._self_id]:
-            mark = min(mark, self.watermark)
-        if mark <= self._group_marks[group]:
+            reached = min(reached, self.watermark)
+        if reached <= self._group_watermarks[group]:
             return []
-        self._group_marks[group] = mark
+        self._group_watermarks[group] = reached
         return self._settle(group, out)
 
-    def _mark_of(self, members: Sequence[ProcessId]) -> Timestamp:
+    def _reached_by_most_of(self, members: Sequence[ProcessId]) -> Timestamp:
         """What a majority of them has reached."""
-        return reached_by_majority(self._marks.get(p, ZERO) for p in members)
+        return reached_by_majority(self._watermarks.get(p, ZERO) for p in members)
 
     def _settle(self, group: GroupId, out: Outbox) -> list[MessageId]:
         settled: list[tuple[Timestamp, MessageId]] = []
         for groups, queue in list(self._unsettled.items()):
             if group not in groups:
                 continue
-            mark = min(self._group_marks[g] for g in groups)
-            while queue and queue[0][0] <= mark:
+            reached = min(self._group_watermarks[g] for g in groups)
+            while queue and queue[0][0] <= reached:
                 settled.append(queue.popleft())
             if not queue:
                 del self._unsettled[groups]
@@ -286,15 +286,15 @@ class DeliveredLog:
 
     def is_settled(self, groups: tuple[GroupId, ...], timestamp: Timestamp) -> bool:
         """Whether what was delivered at `timestamp` in these groups is."""
-        return timestamp <= min(self._group_marks[g] for g in groups)
+        return timestamp <= min(self._group_watermarks[g] for g in groups)
 
     def forget_reports(self, peer: ProcessId) -> None:
         """The link to `peer` lost its memory: tell its group again."""
         self._told.pop(self._topology.group_of[peer], None)
 
-    def forget_marks(self, peer: ProcessId) -> None:
+    def forget_watermark(self, peer: ProcessId) -> None:
         """The peer lost its disk: what it told of its own watermark counts no more."""
-        self._marks[peer] = ZERO
+        self._watermarks[peer] = ZERO
 
     def on_watermark(self, sender: ProcessId, message: Watermark, out: Outbox) -> list[MessageId]:
         """Returns newly settled messages."""
@@ -334,7 +334,7 @@ class DeliveredLog:
     def _told_to(self, group: GroupId) -> Timestamp:
         """What a process of this group may hear of the own watermark."""
         own_group = self._topology.group_of[self._self_id]
-        return self._group_marks[own_group] if self._by_quorum and group != own_group else self.watermark
+        return self._group_watermarks[own_group] if self._by_quorum and group != own_group else self.watermark
 
     def _send(self, group: GroupId, message: Watermark, out: Outbox) -> None:
         peers = [p for p in self._topology.groups[group] if p != self._self_id]

@@ -63,8 +63,8 @@ class Vote(Protocol):
     ballot: Ballot
     position: int
     entries: list[Any]
-    part: int
-    parts: int
+    number: int
+    count: int
 
 
 V = TypeVar("V", bound=Vote)
@@ -279,7 +279,7 @@ class Election(Generic[V]):
 
     def assemble(self, sender: ProcessId, portion: Any) -> bool:
         """A portion has come. Returns whether it is the last one; then it is given all entries."""
-        entries = self._assembly.add(sender, portion.part, portion.parts, portion.entries)
+        entries = self._assembly.add(sender, portion.number, portion.count, portion.entries)
         if entries is not None:
             portion.entries = entries
         return entries is not None

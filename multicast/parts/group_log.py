@@ -90,7 +90,7 @@ class SavedEntry(msgspec.Struct, array_like=True, gc=False):
 class State(msgspec.Struct, array_like=True, tag=9, gc=False):
     """The log up to `instance` amounts to this clock, this highest ballot and these entries, but for what is delivered
     up to `position`. unlogged: local timestamps of such deliveries whose Assigns come after that instance. items: some
-    of the entries, portion number `part` of `parts` (parts.transfer)."""
+    of the entries, portion `number` of `count` (parts.transfer)."""
 
     bulk: ClassVar[bool] = True
     position: int
@@ -99,8 +99,8 @@ class State(msgspec.Struct, array_like=True, tag=9, gc=False):
     seen: Ballot
     unlogged: list[Timestamp]
     items: list[SavedEntry]
-    part: int
-    parts: int
+    number: int
+    count: int
 
 
 class Entry:
@@ -365,9 +365,9 @@ class GroupLog:
         """In portions of about so many bytes."""
         pending = [SavedEntry(e.message, e.local, e.final, True) for e in self.undelivered()]
         unlogged = [e.local for e in self.entries.values() if not e.logged]
-        marks = (self._delivered.position, self.instance, self.clock, self.seen, unlogged)
-        parts = portions(pending, lambda entry: len(entry.message.payload), portion_bytes)
-        return [State(*marks, some, part, len(parts)) for part, some in enumerate(parts)]
+        progress = (self._delivered.position, self.instance, self.clock, self.seen, unlogged)
+        lists = portions(pending, lambda entry: len(entry.message.payload), portion_bytes)
+        return [State(*progress, some, number, len(lists)) for number, some in enumerate(lists)]
 
     def adopt(self, state: State, out: Outbox) -> list[Entry]:
         """Go on from a peer's state that is further, now that all that the peer had delivered is delivered here.

@@ -401,7 +401,7 @@ class GroupMember:
 
     def _on_forgot(self, sender: ProcessId, forgot: Forgot, now: int, out: Outbox) -> None:
         if not self.paxos.amnesiac:
-            watermark = self.deliveries.mark_of(sender)
+            watermark = self.deliveries.watermark_of(sender)
             if sender in self.members:
                 watermark = max(watermark, self.deliveries.watermark)
             out.send((sender,), Reminder(forgot.question, 0, watermark))

@@ -294,7 +294,7 @@ class Paxos:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def end_batch(self, now: int, out: Outbox) -> None:
-        """Start instances, acknowledge the batch's Accepts, keep the decided mark."""
+        """Start instances, acknowledge the batch's Accepts, note how far instances are decided."""
         while self._queue and self._next - self.decided <= self.instances_max:
             values: Values = []
             size = 0

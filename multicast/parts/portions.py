@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class Portion(msgspec.Struct, array_like=True, kw_only=True, gc=False):
-    """A message, or number `part` of the `parts` in which it travels. Its subclasses have `entries`."""
+    """A message, or portion `number` of the `count` in which it travels. Its subclasses have `entries`."""
 
     bulk: ClassVar[bool] = True
-    part: int = 0
-    parts: int = 1
+    number: int = 0
+    count: int = 1
 
 
 P = TypeVar("P", bound=Portion)
@@ -39,7 +39,7 @@ def portions(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: in
 def split(whole: P, bytes_of: Callable[[Any], int], portion_bytes: int) -> list[P]:
     """The message as it travels."""
     lists = portions(whole.entries, bytes_of, portion_bytes)  # type: ignore[attr-defined]
-    return [msgspec.structs.replace(whole, entries=some, part=n, parts=len(lists)) for n, some in enumerate(lists)]
+    return [msgspec.structs.replace(whole, entries=some, number=n, count=len(lists)) for n, some in enumerate(lists)]
 
 
 class Assembly(Generic[T]):
@@ -50,15 +50,15 @@ class Assembly(Generic[T]):
     def __init__(self) -> None:
         self._lists: dict[ProcessId, list[T]] = {}
 
-    def add(self, sender: ProcessId, part: int, parts: int, items: list[T]) -> list[T] | None:
-        """Portion number `part` of `parts`, from 0 on. All items with the last one, None before."""
-        if part == 0:
+    def add(self, sender: ProcessId, number: int, count: int, items: list[T]) -> list[T] | None:
+        """Portion `number` of `count`, from 0 on. All items with the last one, None before."""
+        if number == 0:
             self._lists[sender] = []
         held = self._lists.get(sender)
         if held is None:
             return None
         held += items
-        return self._lists.pop(sender) if part == parts - 1 else None
+        return self._lists.pop(sender) if number == count - 1 else None
 
     def forget(self, sender: ProcessId) -> None:
         """What this sender has begun will not go on."""

@@ -205,7 +205,7 @@ class Sequence:
     def missing(self, sender: ProcessId, refill: Refill) -> list[EntryState] | None:
         """What of this answer is to be placed here, once its last portion has come; then T is to be extended to its
         length."""
-        entries = self._assembly.add(sender, refill.part, refill.parts, refill.entries)
+        entries = self._assembly.add(sender, refill.number, refill.count, refill.entries)
         if entries is None or refill.first > self.length or refill.length <= self.length:
             return None
         self.reach = max(self.reach, refill.reach)

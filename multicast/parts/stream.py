@@ -31,10 +31,10 @@ _KEY = b"s"
 
 
 class Cast(msgspec.Struct, array_like=True, tag=1, gc=False):
-    """Decide this message. epoch: the sender's life. number: counts its casts in this life."""
+    """Decide this message. life: the number of the sender's life. number: counts its casts in this life."""
 
     sender: ProcessId
-    epoch: int
+    life: int
     number: int
     rtc: int
     message: AppMessage
@@ -48,7 +48,7 @@ class Null(msgspec.Struct, array_like=True, tag=2, gc=False):
 
 class Base(msgspec.Struct, array_like=True):
     """What a group's log amounts to after `instance`; also the saved form. numbers: how many messages were decided for
-    each group. casts: sender -> (epoch, number) of its last one."""
+    each group. casts: sender -> (life, number) of its last one."""
 
     instance: int = 0
     last: Stamp = NEVER
@@ -136,7 +136,7 @@ class Stream:
                 base.last = max(base.last, stamp)
             if isinstance(value, Null) or not self.follows(base.casts.get(value.sender), value):
                 continue
-            base.casts[value.sender] = (value.epoch, value.number)
+            base.casts[value.sender] = (value.life, value.number)
             restamped = stamp <= base.last
             item = Item((base.last[0], base.last[1] + 1) if restamped else stamp, value.message)
             base.last = max(base.last, item.stamp)
@@ -148,10 +148,10 @@ class Stream:
         return sent, requested
 
     def follows(self, last: tuple[int, int] | None, cast: Cast) -> bool:
-        """Whether the cast is its sender's next one after `last` = (epoch, number)."""
-        if last is None or cast.epoch > last[0]:
+        """Whether the cast is its sender's next one after `last` = (life, number)."""
+        if last is None or cast.life > last[0]:
             return cast.number == 1
-        return cast.epoch == last[0] and cast.number == last[1] + 1
+        return cast.life == last[0] and cast.number == last[1] + 1
 
     def number(self, group: GroupId) -> int:
         """How many messages were decided for this group."""
@@ -239,4 +239,4 @@ def _in_order(value: Cast | Null) -> tuple[Stamp, Cast | Null]:
 def _sort_key(entry: tuple[Stamp, Cast | Null]) -> tuple[Any, ...]:
     """Line 27, with equal stamps in a fixed order that is FIFO."""
     stamp, value = entry
-    return (stamp, 0, value.sender, value.epoch, value.number) if isinstance(value, Cast) else (stamp, 1)
+    return (stamp, 0, value.sender, value.life, value.number) if isinstance(value, Cast) else (stamp, 1)

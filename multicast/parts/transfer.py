@@ -29,12 +29,12 @@ class StateAsk(msgspec.Struct, array_like=True, tag=109, gc=False):
 
 class State(Protocol):
     """What a user's state must have. position: it holds after this delivery of the group. items: what may be large, in
-    portions; this is number `part` of `parts`."""
+    portions; this is portion `number` of `count`."""
 
     position: int
     items: list[Any]
-    part: int
-    parts: int
+    number: int
+    count: int
 
 
 S = TypeVar("S", bound=State)
@@ -95,7 +95,7 @@ class StateTransfer(Generic[S]):
             out.send((sender,), portion)
 
     def _on_state(self, sender: ProcessId, state: S, now: int, out: Outbox) -> None:
-        items = self._assembly.add(sender, state.part, state.parts, state.items)
+        items = self._assembly.add(sender, state.number, state.count, state.items)
         if items is not None:
             state.items = items
             self._waiting = (sender, state)

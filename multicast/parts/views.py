@@ -169,11 +169,11 @@ class Gathering:
         return self.is_quorum(p for p, r in self.replies.items() if r.complete)
 
     def cut(self) -> list[int]:
-        """Everything that somebody holds."""
+        """How many casts of each member somebody holds: all of these belong to the view."""
         return [max(r.held[k] for r in self.replies.values()) for k in range(len(self.members))]
 
-    def floor(self) -> list[int]:
-        """What all hold that are to finish the view by themselves."""
+    def held_by_all(self) -> list[int]:
+        """How many casts of each member are held by all that are to finish the view by themselves."""
         cut = self.cut()
         staying = dict(self.replies)
         lack = {p: sum(cut) - sum(r.held) for p, r in self.replies.items()}
@@ -186,7 +186,7 @@ class Gathering:
     def lacking(self) -> dict[ProcessId, list[Span]]:
         """Whom to ask for which casts, so that `result` can be given."""
         asks: dict[ProcessId, list[Span]] = {}
-        for k, (low, high) in enumerate(zip(self.floor(), self.cut(), strict=True)):
+        for k, (low, high) in enumerate(zip(self.held_by_all(), self.cut(), strict=True)):
             author = self.members[k]
             missing = [number for number in range(low + 1, high + 1) if (author, number) not in self._casts]
             if missing:
@@ -203,7 +203,7 @@ class Gathering:
         cut = self.cut()
         casts = [
             self._casts[self.members[k], number]
-            for k, low in enumerate(self.floor())
+            for k, low in enumerate(self.held_by_all())
             for number in range(low + 1, cut[k] + 1)
             if (self.members[k], number) not in handed
         ]

@@ -667,7 +667,7 @@ class PrimCast(MulticastProtocol):
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
         """Deviation 12."""
         self.clocks.forget(sender)
-        self.log.forget_marks(sender)
+        self.log.forget_watermark(sender)
         self.election.on_returned(sender, returned, now, out)
 
     def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:

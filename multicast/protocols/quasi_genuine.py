@@ -11,9 +11,9 @@ be made to speak: it decides a *null message*, which only raises its last stamp,
 ("periodic", Algorithm 2).
 
     message    from -> to                                       durable before it leaves
-    Cast       sender -> leader of its group                    the sender's epoch (parts.casts; and Ready)
+    Cast       sender -> leader of its group                    the sender's life (parts.casts; and Ready)
     Paxos*     inside a group (parts.paxos)                     see there
-    Early      sender -> members of destinations and blockers   the sender's epoch (`optimistic`)
+    Early      sender -> members of destinations and blockers   the sender's life (`optimistic`)
     Ordered    leader -> members of a destination               -  (what is decided is on a quorum's disks)
     Proposed   leader -> members of a destination               -  (`direct_learners`; counts with acceptors' votes)
     Barrier    leader -> members of a destination               -  (as Ordered)
@@ -72,7 +72,7 @@ Deviations from the algorithms, with reasons:
 13. A process that lost its disk comes back as its group's consensus says (parts.paxos). What was *decided* with its
    vote is safe by that: stamps, and barriers, which are nothing but the last stamp of the group's decided log, no
    promise of the process that sent them. What it had acknowledged is not; it must have that again, too
-   (parts.reminders), and until then tells and acknowledges nothing. Its next epoch follows the last one that it finds
+   (parts.reminders), and until then tells and acknowledges nothing. Its next life follows the last one that it finds
    in its group's log: no cast of its old lives comes later, since the leader of the new ballot knows none that is not
    there.
 
@@ -96,7 +96,7 @@ from multicast.parts import barriers, paxos, reminders
 from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.barriers import Ack, Ask, Barrier, Item, Ordered, Repair, Stamp, Want, stamp_of, timestamp_of
 from multicast.parts.behind import Behind
-from multicast.parts.casts import Casts, Ready, saved_epoch
+from multicast.parts.casts import Casts, Ready, saved_life
 from multicast.parts.channels import Channels
 from multicast.parts.copies import CopiesLog
 from multicast.parts.deadlines import Deadlines, earliest
@@ -134,7 +134,7 @@ class Early(msgspec.Struct, array_like=True, tag=12, gc=False):
     """A cast, to its destinations: expect this message at that stamp. To a blocking group: no message. wants: as in
     `Ordered`."""
 
-    epoch: int
+    life: int
     number: int
     rtc: int
     message: AppMessage | None
@@ -143,15 +143,15 @@ class Early(msgspec.Struct, array_like=True, tag=12, gc=False):
 
 class State(msgspec.Struct, array_like=True, tag=10, gc=False):
     """What holds after delivery number `position`. channels: (source group, messages received, barrier). items: (source
-    group, number, message): received and not delivered. In portions: number `part` of `parts`."""
+    group, number, message): received and not delivered. In portions: this is `number` of `count`."""
 
     bulk: ClassVar[bool] = True
     position: int
     base: Base
     channels: list[tuple[GroupId, int, Stamp]]
     items: list[tuple[GroupId, int, Item]]
-    part: int
-    parts: int
+    number: int
+    count: int
 
 
 class QuasiGenuineOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
@@ -290,7 +290,7 @@ class QuasiGenuine(MulticastProtocol):
         if amnesiac:
             self._reminders.begin(now, self.rng)
         else:
-            self._casts.begin(saved_epoch(values) + 1, out)
+            self._casts.begin(saved_life(values) + 1, out)
         if self.options.optimistic:
             self._deadlines.by("early", now)
         self._after_paxos(now, out)
@@ -335,17 +335,17 @@ class QuasiGenuine(MulticastProtocol):
         stamps = dict.fromkeys(message.destinations, (rtc, 0))
         wants = self._wants(stamps)
         for group in message.destinations:
-            early = Early(cast.epoch, cast.number, rtc, message, wants.pop(group, []))
+            early = Early(cast.life, cast.number, rtc, message, wants.pop(group, []))
             out.send(self.topology.groups[group], early)
         for group, waiting in wants.items():
-            out.send(self.topology.groups[group], Early(cast.epoch, cast.number, rtc, None, waiting))
+            out.send(self.topology.groups[group], Early(cast.life, cast.number, rtc, None, waiting))
 
     def _on_early(self, sender: ProcessId, early: Early, now: int, out: Outbox) -> None:
         message, group = early.message, self.topology.group_of[sender]
         if message is not None and group not in self.channels.of:
             raise PeerError(f"Early from group {group}, which may not send to group {self.group}")
         if message is not None and self.options.optimistic and self.log.known(message.id) is None:
-            place = (early.rtc, group, sender, early.epoch, early.number)
+            place = (early.rtc, group, sender, early.life, early.number)
             self.early.expect(place, message)
         real = self.real_clock(now)
         if not real or early.rtc <= real + self.options.stamp_ahead_us_max:
@@ -447,7 +447,7 @@ class QuasiGenuine(MulticastProtocol):
             self._forward(leader, sent, requested, leader.was_announced(instance, values), now, out)
 
     def _own_last(self) -> tuple[int, int]:
-        """(epoch, number) of this process's last cast that is decided."""
+        """(life, number) of this process's last cast that is decided."""
         return self.stream.base.casts.get(self.self_id, (0, 0))
 
     def _forward(
@@ -595,7 +595,7 @@ class QuasiGenuine(MulticastProtocol):
 
     def _deliver(self, out: Outbox) -> None:
         """Lines 40-45: deliver what no group can precede any more."""
-        self.channels.raise_floor(self.stream.base.last)
+        self.channels.raise_lowest(self.stream.base.last)
         while (first := self.channels.pop(out)) is not None:
             timestamp, pending = first
             self._passed_some = True
@@ -647,10 +647,10 @@ class QuasiGenuine(MulticastProtocol):
         if self.paxos.amnesiac:
             return []
         channels, items = self.channels.state()
-        parts = portions(items, lambda item: len(item[2].message.payload), self.options.portion_bytes)
+        lists = portions(items, lambda item: len(item[2].message.payload), self.options.portion_bytes)
         return [
-            State(self.log.position, self.stream.kept, channels, some, part, len(parts))
-            for part, some in enumerate(parts)
+            State(self.log.position, self.stream.kept, channels, some, number, len(lists))
+            for number, some in enumerate(lists)
         ]
 
     def _adopt(self, state: State, now: int, out: Outbox) -> None:
@@ -668,7 +668,7 @@ class QuasiGenuine(MulticastProtocol):
     def _on_forgot(self, sender: ProcessId, forgot: Forgot, now: int, out: Outbox) -> None:
         if self.paxos.amnesiac:
             return
-        watermark = self.log.mark_of(sender)
+        watermark = self.log.watermark_of(sender)
         if self.topology.group_of[sender] == self.group:
             watermark = max(watermark, self.log.watermark)
         out.send((sender,), Reminder(forgot.question, self.stream.vouched_by(sender), watermark))

@@ -124,7 +124,7 @@ class OrderRecord(msgspec.Struct, array_like=True):
 
     view: int
     ordered: list[int]
-    marked: int
+    early: int
     time: int
     base: list[int]
 
@@ -268,7 +268,7 @@ class Toto(MulticastProtocol):
         if saved.view != self.record.number:
             raise AssertionError(f"the order of view {saved.view} is saved beside view {self.record.number}")
         self.view.drop_below(saved.base)
-        self.order.resume(saved.ordered, saved.marked)
+        self.order.resume(saved.ordered, saved.early)
         self._revealed = list(saved.ordered)
         self.time = saved.time
 
@@ -510,7 +510,7 @@ class Toto(MulticastProtocol):
             for cast in dropped:
                 out.delete(_cast_key(cast))
             if dropped:
-                saved = OrderRecord(view.number, self.order.ordered, self.order.marked, self.time, view.base)
+                saved = OrderRecord(view.number, self.order.ordered, self.order.early, self.time, view.base)
                 out.put(_ORDER_KEY, _encode(saved))
 
     def on_durable(self, position: int, now: int, out: Outbox) -> None:
@@ -611,7 +611,7 @@ class Toto(MulticastProtocol):
     def _on_state_ask(self, sender: ProcessId, ask: StateAsk, now: int, out: Outbox) -> None:
         r, order = self.record, self.order
         if r.complete:
-            reached = OrderRecord(r.number, list(order.ordered), order.marked, self.time, list(order.ordered))
+            reached = OrderRecord(r.number, list(order.ordered), order.early, self.time, list(order.ordered))
             out.send((sender,), State(r.number, r.members, r.instance, r.time, self.log.position, reached))
 
     def _on_state(self, sender: ProcessId, state: State, now: int, out: Outbox) -> None:

@@ -701,7 +701,7 @@ class WhiteBox(MulticastProtocol):
 
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
         """Deviation 11."""
-        self.log.forget_marks(sender)
+        self.log.forget_watermark(sender)
         self.election.on_returned(sender, returned, now, out)
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------

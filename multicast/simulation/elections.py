@@ -1,7 +1,7 @@
 """Who leads has been elected: a quorum, itself included, has sent it whole votes for just this ballot, and it has what
 these voters have.
 
-Of protocols with `MulticastProtocol.election`. Their votes come in portions (`part` of `parts`), in order over one
+Of protocols with `MulticastProtocol.election`. Their votes come in portions (`number` of `count`), in order over one
 link; if that loses its memory on the way, the vote is not whole. The first ballot needs no votes. A vote's `position`
 (and `reach`, and the last instance that it names) a leader has, too; so has, of a group that acts as one process, who
 begins to act as its leader, of a quorum's `Position`s of just this ballot. Where who has won brings the others into one
@@ -45,11 +45,11 @@ class _Votes:
         self.told: dict[ProcessId, tuple[int, int, int]] = {}
 
     def add(self, sender: ProcessId, vote: Any) -> None:
-        if vote.part not in (0, self.portions.get(sender)):
+        if vote.number not in (0, self.portions.get(sender)):
             return
-        self.portions[sender] = -1 if vote.part == vote.parts - 1 else vote.part + 1
+        self.portions[sender] = -1 if vote.number == vote.count - 1 else vote.number + 1
         last = max((e[0] for e in vote.entries if isinstance(e, tuple)), default=0)
-        if vote.part:
+        if vote.number:
             last = max(last, self.told[sender][2])
         self.told[sender] = vote.position, getattr(vote, "reach", 0), last
 

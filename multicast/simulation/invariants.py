@@ -17,7 +17,7 @@ from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, R
 from multicast.simulation.remembered import Remembered
 from multicast.simulation.timers import Timers
 from multicast.simulation.views import Reveals, Views
-from multicast.simulation.watermarks import GroupMarks, Watermarks
+from multicast.simulation.watermarks import GroupWatermarks, Watermarks
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
@@ -343,13 +343,13 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "skeen": (Remembered, GroupMarks, Timers),
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupMarks, Remembered, Timers),
-    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupMarks, Remembered, Timers),
+    "skeen": (Remembered, GroupWatermarks, Timers),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, Remembered, Timers),
+    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, Remembered, Timers),
     "toto": (Views, Reveals, Reigns, Remembered, Timers),
-    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered, Timers),
-    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupMarks, Remembered, Timers),
-    "quasi_genuine": (Streams, BarrierReigns, GroupMarks, Remembered, Timers),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers),
+    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers),
+    "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, Remembered, Timers),
 }  # fmt: skip
 
 

@@ -183,7 +183,7 @@ class BarrierReigns(Reigns):
 
     def _judge(self, node: Node, leader: Any, base: Any, under_way: list[Cast | Null]) -> None:
         nulls = [base.last, *(value.stamp for value in under_way if isinstance(value, Null))]
-        casts = {(c.sender, c.epoch, c.number) for c in under_way if isinstance(c, Cast)}
+        casts = {(c.sender, c.life, c.number) for c in under_way if isinstance(c, Cast)}
         if leader._null > max(nulls):
             self.wrong(node, f"counts on a null at {leader._null}, which is not under way")
         for stamp in leader._due_nulls - set(nulls):
@@ -191,6 +191,6 @@ class BarrierReigns(Reigns):
         for group, stamps in leader.wanted._stamps.items():
             if stamps[-1] > max(nulls):
                 self.wrong(node, f"lets group {group} wait for {stamps[-1]}, and no null is under way")
-        for sender, (epoch, number) in leader._expected.items():
-            if base.casts.get(sender) != (epoch, number) and (sender, epoch, number) not in casts:
-                self.wrong(node, f"expects what follows cast {epoch}/{number} of {sender}, which is not under way")
+        for sender, (life, number) in leader._expected.items():
+            if base.casts.get(sender) != (life, number) and (sender, life, number) not in casts:
+                self.wrong(node, f"expects what follows cast {life}/{number} of {sender}, which is not under way")

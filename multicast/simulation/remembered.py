@@ -82,7 +82,7 @@ class Remembered(Checker):
         at, in_time = delivery.timestamp, created_us(message_id) + log._window_us
         if message_id in self._again or (log._window_us and at.time > in_time):
             return
-        if any(log._group_marks[group] < at for group in delivery.message.destinations):
+        if any(log._group_watermarks[group] < at for group in delivery.message.destinations):
             self._wrong(node, f"drops {message_id.hex()}, which is not settled")
 
     def _wrong(self, node: Node, text: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from multicast.simulation.scene import Node
 
 
-class GroupMarks(Checker):
+class GroupWatermarks(Checker):
     """What a process takes for the watermark of a group, a majority of that has delivered: of every protocol."""
 
     watches_protocol = True
@@ -39,13 +39,13 @@ class GroupMarks(Checker):
         judged, reached = self._judged[node.pid], self._reached
         if log.timestamp > reached.get(node.pid, ZERO):
             reached[node.pid] = log.timestamp
-        for group, mark in log._group_marks.items():
-            if mark <= judged.get(group, ZERO):
+        for group, reached_at in log._group_watermarks.items():
+            if reached_at <= judged.get(group, ZERO):
                 continue
-            judged[group] = mark
-            holders = [p for p, at in reached.items() if at >= mark]
+            judged[group] = reached_at
+            holders = [p for p, at in reached.items() if at >= reached_at]
             if not all(is_majority(members, holders) for members in protocol.topology.counting(group)):
-                text = f"process {node.pid} takes {mark} for the watermark of group {group}: {holders} have it"
+                text = f"process {node.pid} takes {reached_at} for the watermark of group {group}: {holders} have it"
                 self.report("watermarks", text)
 
 
@@ -71,18 +71,18 @@ class Watermarks(Checker):
         if log.timestamp > self._delivered.get(pid, ZERO):
             self._delivered[pid] = log.timestamp
             self._unsynced[pid].append((node.ran + 1, log.timestamp))
-        group, mark = group_of[pid], log._group_marks[group_of[pid]]
-        if mark > self._right.get(group, ZERO):
-            self._right[group] = mark
-            holders = [p for p, at in self._delivered.items() if at >= mark]
+        group, reached_at = group_of[pid], log._group_watermarks[group_of[pid]]
+        if reached_at > self._right.get(group, ZERO):
+            self._right[group] = reached_at
+            holders = [p for p, at in self._delivered.items() if at >= reached_at]
             if not all(is_majority(members, holders) for members in protocol.topology.views[group].counting):
-                self._wrong(node, f"takes {mark} for its group's: {sorted(holders)} have it")
-        if handler == "on_message" and type(args[1]).__name__ == "Returned" and log.mark_of(args[0]) != ZERO:
+                self._wrong(node, f"takes {reached_at} for its group's: {sorted(holders)} have it")
+        if handler == "on_message" and type(args[1]).__name__ == "Returned" and log.watermark_of(args[0]) != ZERO:
             self._wrong(node, f"counts on what process {args[0]} told before it lost its disk")
         for to, message, _ in sends:
             if type(message).__name__ == "Watermark":
                 own = all(group_of[p] == group for p in to)
-                self._judge(node, message.watermark, log.watermark if own else mark, own)
+                self._judge(node, message.watermark, log.watermark if own else reached_at, own)
 
     def _judge(self, node: Node, told: Timestamp, known: Timestamp, own: bool) -> None:
         unsynced = self._unsynced[node.pid]

@@ -261,7 +261,7 @@ def _revealed_order(dag: dict[Message, Past], n: int, rng: random.Random) -> lis
 def _restarted(old: EarlyDelivery, dag: dict[Message, Past], shown: list[int], rule: str, phi: int) -> EarlyDelivery:
     """A new object that knows how far the old one had come."""
     new = EarlyDelivery(old.n, rule, phi)
-    new.resume(old.ordered, old.marked)
+    new.resume(old.ordered, old.early)
     for p in range(old.n):
         for number in range(old.ordered[p] + 1, shown[p] + 1):
             new.insert(p, dag[p, number])

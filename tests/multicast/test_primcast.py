@@ -602,7 +602,7 @@ def test_what_a_member_told_before_it_lost_its_disk_counts_no_more() -> None:
     process.on_message(2, Returned(5, None), world.now, out)
     process.on_message(1, Bump(epoch, 9, 0), world.now, out)
     assert process.clocks.quorum_clock == 0, "nobody else is at 9"
-    assert process.log.mark_of(2) == ZERO
+    assert process.log.watermark_of(2) == ZERO
 
 
 def test_a_stamp_decided_with_the_help_of_who_then_lost_its_disk_stays_decided() -> None:

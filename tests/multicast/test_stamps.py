@@ -261,5 +261,5 @@ def test_a_large_message_travels_in_portions() -> None:
     placed(sequence, [1, 2, 3], Outbox())
     whole = Refill(FIRST, 0, 0, 3, 0, sequence.states())
     portions = split(whole, lambda state: len(state.message.payload), 150)
-    assert [(p.part, p.parts, len(p.entries)) for p in portions] == [(0, 2, 2), (1, 2, 1)]
+    assert [(p.number, p.count, len(p.entries)) for p in portions] == [(0, 2, 2), (1, 2, 1)]
     assert split(whole, lambda state: 0, 10_000) == [whole]

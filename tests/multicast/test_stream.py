@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multicast.parts.casts import Casts, Ready, saved_epoch
+from multicast.parts.casts import Casts, Ready, saved_life
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.stream import Cast, Null, Stream
 from multicast.protocol import Outbox, PeerError
@@ -26,8 +26,8 @@ def stream() -> Stream:
     return Stream(TWO, 0, (1,), announced=False)
 
 
-def value(sender: int, epoch: int, number: int, rtc: int, *groups: int) -> bytes:
-    return encode(Cast(sender, epoch, number, rtc, message(sender << 40 | epoch << 20 | number, *groups)))
+def value(sender: int, life: int, number: int, rtc: int, *groups: int) -> bytes:
+    return encode(Cast(sender, life, number, rtc, message(sender << 40 | life << 20 | number, *groups)))
 
 
 CASTS = st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 9))
@@ -48,10 +48,10 @@ def test_stamps_rise_and_each_life_of_a_sender_counts_without_gaps_and_repetitio
         assert one.base.last >= max([before, *((v, 0) for v in batch if isinstance(v, int))])
     assert stamps == sorted(set(stamps))
     for sender in range(3):
-        taken = [(epoch, number) for who, epoch, number in order if who == sender]
+        taken = [(life, number) for who, life, number in order if who == sender]
         assert taken == sorted(set(taken))
-        for epoch in {epoch for epoch, _ in taken}:
-            numbers = [number for e, number in taken if e == epoch]
+        for life in {life for life, _ in taken}:
+            numbers = [number for e, number in taken if e == life]
             assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -104,7 +104,7 @@ def numbers(out: Outbox) -> list[int]:
     return [sent.number for to, sent, _ in out.sends if isinstance(sent, Cast) and to == (2,)]
 
 
-def test_no_cast_leaves_before_its_epoch_is_on_disk():
+def test_no_cast_leaves_before_its_life_is_on_disk():
     one, _ = casts()
     out = Outbox()
     one.begin(4, out)
@@ -113,7 +113,7 @@ def test_no_cast_leaves_before_its_epoch_is_on_disk():
     assert [(type(sent), durable) for _, sent, durable in out.sends] == [(Ready, True)]
     one.handlers[Ready].call(0, Ready(), 0, out)
     assert numbers(out) == [1]
-    assert saved_epoch({key: value for key, value, _ in out.changes}) == 4
+    assert saved_life({key: value for key, value, _ in out.changes}) == 4
     with pytest.raises(PeerError):
         one.handlers[Ready].call(1, Ready(), 0, out)
 

@@ -18,6 +18,7 @@ from multicast.simulation.observe import Observer
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
 from multicast.types import AppMessage, ProcessId, Topology, new_message_id
+from multicast.wire import CatchUpReply
 from tests.multicast.lockstep import Lockstep
 
 SECOND = 1_000_000
@@ -144,7 +145,7 @@ def _feed_catch_up(one: Lockstep) -> None:
                 for at, message_id, stamp in logs(one, process)[0]
                 if at >= position
             ]
-            one.engines[process].feed(peer, items, False)
+            one.engines[process].found(peer, CatchUpReply(items, False))
             carry_out(process, one.engines[process].run(one.now))
 
     one._carry_out = with_reads  # type: ignore[method-assign]

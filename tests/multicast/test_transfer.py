@@ -17,8 +17,8 @@ PERIOD = 100
 class State(msgspec.Struct, array_like=True):
     position: int
     items: list[int]
-    part: int
-    parts: int
+    number: int
+    count: int
 
 
 class Member:

@@ -72,7 +72,7 @@ def test_who_is_outside_the_view_counts_while_the_casts_that_it_lacks_are_kept()
 def test_the_cut_is_what_somebody_holds_and_the_rest_travels_along() -> None:
     one = gathering({0: [2, 0, 0, 1, 0, 0], 1: [1, 0, 0, 3, 0, 0], 3: [2, 0, 0, 3, 0, 0], 4: [2, 0, 0, 1, 0, 0]})
     assert one.cut() == [2, 0, 0, 3, 0, 0]
-    assert one.floor() == [1, 0, 0, 1, 0, 0]
+    assert one.held_by_all() == [1, 0, 0, 1, 0, 0]
     assert one.lacking() == {0: [(0, 2, 2)], 1: [(3, 2, 3)]}
     one.keep([cast(0, 2), cast(3, 2)])
     assert one.lacking() == {1: [(3, 3, 3)]}
@@ -100,8 +100,8 @@ def test_what_is_too_much_for_one_message_is_handed_out_before() -> None:
 def test_who_lacks_very_much_is_not_waited_for_if_the_group_can_spare_it() -> None:
     much = [MISSING_MAX + 10, 0, 0, 0, 0, 0]
     held = {p: much for p in (0, 1, 3, 4)}
-    assert gathering({**held, 2: [0] * 6}).floor() == much
-    assert gathering({0: much, 3: much, 4: much, 1: [0] * 6}).floor() == [0] * 6
+    assert gathering({**held, 2: [0] * 6}).held_by_all() == much
+    assert gathering({0: much, 3: much, 4: much, 1: [0] * 6}).held_by_all() == [0] * 6
 
 
 def test_a_cast_is_accepted_after_its_past() -> None:

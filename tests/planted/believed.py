@@ -90,7 +90,7 @@ class OrderNotTakenOver(Toto):
     """Who was outside a view finishes it from its beginning."""
 
 
-@rewrite("order_rest", "if not self.marked >> p & 1:", "if True:", part=EarlyDelivery)
+@rewrite("order_rest", "if not self.early >> p & 1:", "if True:", part=EarlyDelivery)
 class RestOrderedAgain(Toto):
     """What GL-ToTo has ordered early is ordered once more when its view ends."""
 

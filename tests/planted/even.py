@@ -42,8 +42,8 @@ class HalfElects(WhiteBox):
     """Half of a group elects a leader."""
 
 
-@rewrite("_mark_of", "reached_by_majority(self._marks.get(p, ZERO) for p in members)",
-         "sorted([self._marks.get(p, ZERO) for p in members], reverse=True)[(len(members) + 1) // 2 - 1]",
+@rewrite("_reached_by_most_of", "reached_by_majority(self._watermarks.get(p, ZERO) for p in members)",
+         "sorted([self._watermarks.get(p, ZERO) for p in members], reverse=True)[(len(members) + 1) // 2 - 1]",
          part=DeliveredLog)  # fmt: skip
 class HalfHoldsIt(WhiteBox):
     """A watermark counts once half of a group has reached it."""

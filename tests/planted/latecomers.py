@@ -120,7 +120,7 @@ class FetchesNothingWhileItWaits(WhiteBox):
 # -- stamps and deliveries --------------------------------------------------------------------------------------------
 
 
-@rewrite("report", "mark = min(mark, self.watermark)", "pass", part=DeliveredLog)
+@rewrite("report", "reached = min(reached, self.watermark)", "pass", part=DeliveredLog)
 class OwnGroupAhead(WhiteBox):
     """A process goes by what a quorum of its group has reached, not having reached it itself: what it delivers then is
     never settled, and it tells other groups what it does not hold."""

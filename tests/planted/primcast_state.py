@@ -90,7 +90,7 @@ class ClocksRemembered(PrimCast):
     """The clock that a process told before it lost its disk counts on."""
 
 
-@rewrite("_on_returned", "self.log.forget_marks(sender)", "pass")
+@rewrite("_on_returned", "self.log.forget_watermark(sender)", "pass")
 class MarksRemembered(PrimCast):
     """The watermark that a process told before it lost its disk counts on."""
 

@@ -18,7 +18,7 @@ from tests.planted.rewriting import rewrite
 
 
 @rewrite(
-    "raise_floor",
+    "raise_lowest",
     "min(channel.barrier for channel in self.of.values())",
     "min((c.barrier for g, c in self.of.items() if g != self._group), default=(1 << 62, 0))",
     part="channels",
@@ -27,7 +27,7 @@ class NoOwnBarrier(QuasiGenuine):
     """Line 40 as printed: sendersTo(G) without G itself."""
 
 
-@rewrite("pop", "stamp_of(head) > self._floor", "stamp_of(head) >= self._floor", part="channels")
+@rewrite("pop", "stamp_of(head) > self._lowest_barrier", "stamp_of(head) >= self._lowest_barrier", part="channels")
 class StrictBarrier(QuasiGenuine):
     """Line 40 as printed: a barrier must be beyond the message, so that a message blocks itself."""
 
@@ -87,8 +87,8 @@ class BaseNotSaved(QuasiGenuine):
 
 @rewrite(
     "add",
-    "self._epoch, self._number, self._rtc, message)",
-    "self._epoch, self._number, self._rtc - 100_000 * (self._number % 2 == 0), message)",
+    "self._life, self._number, self._rtc, message)",
+    "self._life, self._number, self._rtc - 100_000 * (self._number % 2 == 0), message)",
     part="_casts",
 )
 class StampsFall(QuasiGenuine):
@@ -110,8 +110,8 @@ class StartsAtMinusInfinity(QuasiGenuine):
 
 @rewrite(
     "follows",
-    "return cast.epoch == last[0] and cast.number == last[1] + 1",
-    "return last != (cast.epoch, cast.number)",
+    "return cast.life == last[0] and cast.number == last[1] + 1",
+    "return last != (cast.life, cast.number)",
     part="stream",
 )
 @rewrite("follows", "return cast.number == 1", "return True", part="stream")
@@ -146,7 +146,7 @@ class BallotsLearned(QuasiGenuine):
 
 @rewrite("_recollect", "self._casts.begin(self._own_last()[0] + 1, out)", "self._casts.begin(1, out)")
 class EpochForgotten(QuasiGenuine):
-    """A process that lost its disk begins with its first epoch again."""
+    """A process that lost its disk begins with its first life again."""
 
 
 DIRECT = small(direct_learners="true")

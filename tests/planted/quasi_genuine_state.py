@@ -14,12 +14,12 @@ from tests.planted.rewriting import T, rewrite
 
 @rewrite("begin", "out.send_durable(", "out.send(", part="_casts")
 class EpochBeforeSync(QuasiGenuine):
-    """Casts leave before the epoch that they carry is on disk."""
+    """Casts leave before the life that they carry is on disk."""
 
 
-@rewrite("begin", 'out.put(_KEY, epoch.to_bytes(8, "big"))', "pass", part="_casts")
+@rewrite("begin", 'out.put(_KEY, life.to_bytes(8, "big"))', "pass", part="_casts")
 class EpochNotSaved(QuasiGenuine):
-    """The epoch is only in memory."""
+    """The life is only in memory."""
 
 
 @rewrite("_send_ack", "out.send_durable(", "out.send(", part="channels")
@@ -172,7 +172,8 @@ class OneMissing(QuasiGenuine):
 
 
 @rewrite(
-    "pop", "stamp_of(head) > self._floor", "stamp_of(head) > (self._floor[0], self._floor[1] + 1)", part="channels"
+    "pop", "stamp_of(head) > self._lowest_barrier",
+    "stamp_of(head) > (self._lowest_barrier[0], self._lowest_barrier[1] + 1)", part="channels"
 )
 class BarrierOneShort(QuasiGenuine):
     """A message is delivered when the barriers are one short of it."""
@@ -206,8 +207,8 @@ class NullsLowerLast(QuasiGenuine):
 
 @rewrite(
     "apply",
-    "base.casts[value.sender] = (value.epoch, value.number)",
-    "base.casts.setdefault(value.sender, (value.epoch, value.number))",
+    "base.casts[value.sender] = (value.life, value.number)",
+    "base.casts.setdefault(value.sender, (value.life, value.number))",
     part="stream",
 )
 class CastsNotCounted(QuasiGenuine):
@@ -219,12 +220,12 @@ class AnyFirstCast(QuasiGenuine):
     """Of a sender's new life any cast may come first."""
 
 
-@rewrite("follows", "cast.epoch > last[0]", "cast.epoch != last[0]", part="stream")
+@rewrite("follows", "cast.life > last[0]", "cast.life != last[0]", part="stream")
 class OldLivesCasts(QuasiGenuine):
     """Casts of a sender's earlier life are taken after those of a later one."""
 
 
-@rewrite("forget", "and epoch == self._epoch", "", part="_casts")
+@rewrite("forget", "and life == self._life", "", part="_casts")
 class CastsOfOldEpochsForgotten(QuasiGenuine):
     """A sender takes the decision on a cast of its earlier life for that on its present one."""
 
@@ -342,12 +343,12 @@ class ReturnsUnreminded(QuasiGenuine):
 
 @rewrite("_recollect", "self._own_last()[0] + 1", "self._own_last()[0]")
 class SameEpoch(QuasiGenuine):
-    """Who lost its disk goes on in the last epoch that its group's log knows."""
+    """Who lost its disk goes on in the last life that its group's log knows."""
 
 
-@rewrite("begin", "for cast in self._queue: cast.epoch = epoch", "pass", part="_casts")
+@rewrite("begin", "for cast in self._queue: cast.life = life", "pass", part="_casts")
 class CastsOfNoEpoch(QuasiGenuine):
-    """What was submitted before the return carries no epoch."""
+    """What was submitted before the return carries no life."""
 
 
 @rewrite("vouched_by", "return max(self._acks[sender], dropped)", "return self._acks[sender]", part="stream")

@@ -48,7 +48,8 @@ class ForgottenByTheFirstCopy(WhiteBox):
 
 
 @rewrite(
-    "_settle", "mark = min(self._group_marks[g] for g in groups)", "mark = max(self._group_marks[g] for g in groups)",
+    "_settle", "reached = min(self._group_watermarks[g] for g in groups)",
+    "reached = max(self._group_watermarks[g] for g in groups)",
     part=DeliveredLog,
 )  # fmt: skip
 class SettledInOneGroup(WhiteBox):

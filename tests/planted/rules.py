@@ -53,7 +53,7 @@ class PrefixPassesTheUnseen(Votes):
 class ResumesUnmarked(EarlyDelivery):
     """After a restart what was ordered early in the present activation is ordered once more."""
 
-    def resume(self, ordered: list[int], marked: int) -> None:  # type: ignore[override]
+    def resume(self, ordered: list[int], early: int) -> None:  # type: ignore[override]
         super().resume(ordered, 0)
 
 

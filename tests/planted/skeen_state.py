@@ -77,7 +77,8 @@ class SettledNotDeleted(Skeen):
     """What is settled is there again after a restart."""
 
 
-@rewrite("_settle", "mark = min(self._group_marks[g] for g in groups)", "mark = self._group_marks[group]", part="_log")
+@rewrite("_settle", "reached = min(self._group_watermarks[g] for g in groups)",
+         "reached = self._group_watermarks[group]", part="_log")  # fmt: skip
 class SettledInOneGroup(Skeen):
     """A message is settled when one destination has it."""
 

@@ -256,7 +256,7 @@ class CutOfMajority(Toto):
 
 
 @rewrite(
-    "floor",
+    "held_by_all",
     "min(r.held[k] for r in staying.values())",
     "sorted(r.held[k] for r in staying.values())[len(staying) // 2]",
     part=Gathering,

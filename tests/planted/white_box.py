@@ -138,7 +138,7 @@ class MarksToldAlone(WhiteBox):
         self.log._by_quorum = False
 
 
-@rewrite("_on_returned", "self.log.forget_marks(sender)", "pass")
+@rewrite("_on_returned", "self.log.forget_watermark(sender)", "pass")
 class MarksKept(WhiteBox):
     """What a process told its group before it lost its disk counts for the group's watermark. (Staged.)"""
 

@@ -177,7 +177,7 @@ class LostPortionForgotten(WhiteBox):
     """A state is complete though a portion of it was lost with the link."""
 
 
-@rewrite("add", "if part == parts - 1", "if part >= parts - 2", part="election._assembly")
+@rewrite("add", "if number == count - 1", "if number >= count - 2", part="election._assembly")
 class LastPortionLeftOut(WhiteBox):
     """A state is complete without its last portion."""
 
@@ -387,16 +387,17 @@ class RefusedInOneGroup(WhiteBox):
 # -- garbage ----------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_mark_of", "reached_by_majority(self._marks.get(p, ZERO) for p in members)",
-         "sorted([self._marks.get(p, ZERO) for p in members], reverse=True)[len(members) // 2 - 1]",
+@rewrite("_reached_by_most_of", "reached_by_majority(self._watermarks.get(p, ZERO) for p in members)",
+         "sorted([self._watermarks.get(p, ZERO) for p in members], reverse=True)[len(members) // 2 - 1]",
          part="log")  # fmt: skip
 class OneMarkIsEnough(WhiteBox):
     """A message is settled when one process less than a quorum has it."""
 
 
-@rewrite("_settle", "mark = min(self._group_marks[g] for g in groups)", "mark = self._group_marks[group]", part="log")
+@rewrite("_settle", "reached = min(self._group_watermarks[g] for g in groups)",
+         "reached = self._group_watermarks[group]", part="log")  # fmt: skip
 class SettledInOneGroup(WhiteBox):
-    """A message is settled when it is in the group that has just told its mark."""
+    """A message is settled when it is in the group that has just told its watermark."""
 
 
 @rewrite("durable", "queue[0][0] <= position", "queue[0][0] <= position + 1", part="log")
@@ -419,9 +420,9 @@ class UnsettledForgotten(WhiteBox):
     """After a restart all that was delivered before counts as settled."""
 
 
-@rewrite("_settle", "while queue and queue[0][0] <= mark", "while queue and queue[0][0] >= mark", part="log")
+@rewrite("_settle", "while queue and queue[0][0] <= reached", "while queue and queue[0][0] >= reached", part="log")
 class SettledTheWrongWay(WhiteBox):
-    """What is above the marks is settled."""
+    """What is above the watermarks is settled."""
 
 
 # -- after the loss of a disk -----------------------------------------------------------------------------------------
