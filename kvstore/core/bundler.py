@@ -1,7 +1,7 @@
 """From requests to multicast messages: what waits for the same destinations travels as one bundle. Pure.
 
-Theory of operation. A request waits in the *lane* of its destinations. At the end of a batch of the engine whatever
-waits in a lane becomes one bundle, if none is under way, or if fewer than UNDER_WAY are and, in a lane of one shard, as
+Theory of operation. A request waits in the *flow* of its destinations. At the end of a batch of the engine whatever
+waits in a flow becomes one bundle, if none is under way, or if fewer than UNDER_WAY are and, in a flow of one shard, as
 much waits as is under way: so a lone request leaves at once, and under load bundles grow to what came while the last
 ones were on their way. Where that takes long, as between data centres or when a leader is lost, further bundles leave
 before (PACE), and at once if one is full. A bundle is under way until each of its clients has its answer.
@@ -25,7 +25,7 @@ from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
 
 UNDER_WAY = 4
-"""Bundles of one lane that may be on their way before further requests wait for one of them; where it has several
+"""Bundles of one flow that may be on their way before further requests wait for one of them; where it has several
 shards, so many in all of them, for each costs all of their replicas as much as a score of transactions does."""
 
 UNDER_WAY_MAX = 64
@@ -40,7 +40,7 @@ FULL_BYTES = 256 * 1024
 assert FULL_TRANSACTIONS <= BUNDLE_TRANSACTIONS_MAX
 
 
-class Lane:
+class Flow:
     """What goes to the same destinations. at_once: see UNDER_WAY. took_us: how long a bundle has lately taken.
     bytes: of what waits. under_way, travelling: bundles, and transactions in them that are not answered."""
 
@@ -81,18 +81,18 @@ class Bundler:
         self._requests = requests
         self._rng = rng
         self._clock = clock
-        self._lanes: dict[tuple[GroupId, ...], Lane] = {}
+        self._flows: dict[tuple[GroupId, ...], Flow] = {}
         self._ready: set[tuple[GroupId, ...]] = set()
         self._flights: dict[MessageId, Flight] = {}
 
     def add(self, waiting: Waiting) -> None:
         """It is to be multicast."""
-        lane = self._lanes.get(waiting.destinations)
-        if lane is None:
+        flow = self._flows.get(waiting.destinations)
+        if flow is None:
             at_once = max(1, self.at_once // len(waiting.destinations))
-            lane = self._lanes[waiting.destinations] = Lane(waiting.destinations, at_once)
-        lane.queue.append(waiting)
-        lane.bytes += len(waiting.body)
+            flow = self._flows[waiting.destinations] = Flow(waiting.destinations, at_once)
+        flow.queue.append(waiting)
+        flow.bytes += len(waiting.body)
         self._ready.add(waiting.destinations)
 
     def finished(self, waiting: Waiting, now: int) -> None:
@@ -102,14 +102,14 @@ class Bundler:
             return
         waiting.flight = None
         flight.open -= 1
-        lane = self._lanes[flight.destinations]
-        lane.travelling -= 1
+        flow = self._flows[flight.destinations]
+        flow.travelling -= 1
         if not flight.open:
             del self._flights[flight.id]
-            lane.under_way -= 1
+            flow.under_way -= 1
             took = now - flight.left_at
             if took:  # else it was refused, which says nothing
-                lane.took_us = took if not lane.took_us else (7 * lane.took_us + took) // 8
+                flow.took_us = took if not flow.took_us else (7 * flow.took_us + took) // 8
             self._ready.add(flight.destinations)
 
     def refused(self, message_id: MessageId) -> list[Waiting]:
@@ -123,19 +123,19 @@ class Bundler:
         if not self._ready:
             return wake
         for destinations in list(self._ready):
-            lane = self._lanes[destinations]
-            at = lane.leaves_at(now)
-            while lane.queue and at is not None and at <= now:
-                self._multicast(lane, now, out)
-                at = lane.leaves_at(now)
-            if not lane.queue or at is None:
+            flow = self._flows[destinations]
+            at = flow.leaves_at(now)
+            while flow.queue and at is not None and at <= now:
+                self._multicast(flow, now, out)
+                at = flow.leaves_at(now)
+            if not flow.queue or at is None:
                 self._ready.discard(destinations)
             elif wake is None or at < wake:
                 wake = at
         return wake
 
-    def _multicast(self, lane: Lane, now: int, out: ApplicationOutbox) -> None:
-        taken = self._take(lane)
+    def _multicast(self, flow: Flow, now: int, out: ApplicationOutbox) -> None:
+        taken = self._take(flow)
         if not taken:
             return
         newest = max([created_us(waiting.id) for waiting in taken if not waiting.unnamed], default=0)
@@ -143,29 +143,29 @@ class Bundler:
         message_id = new_message_id(created, self._rng.getrandbits(62))
         nested = any([has_nested(waiting.transaction) for waiting in taken])
         payload = encode_bundle([(NO_ID if w.unnamed else w.id, w.body) for w in taken], nested)
-        flight = self._flights[message_id] = Flight(message_id, lane.destinations, taken, now)
+        flight = self._flights[message_id] = Flight(message_id, flow.destinations, taken, now)
         for index, waiting in enumerate(taken):
             waiting.flight = flight
             if waiting.unnamed:
                 self._requests.rename(waiting, unnamed_id(message_id, index), now)
-        lane.under_way += 1
-        lane.travelling += len(taken)
-        lane.left_at = now
+        flow.under_way += 1
+        flow.travelling += len(taken)
+        flow.left_at = now
         self.bundles += 1
         self.bundled += len(taken)
-        out.submit(AppMessage(message_id, lane.destinations, payload, self._self_id))
+        out.submit(AppMessage(message_id, flow.destinations, payload, self._self_id))
 
-    def _take(self, lane: Lane) -> list[Waiting]:
-        """The next bundle's, out of the lane: those who still wait."""
+    def _take(self, flow: Flow) -> list[Waiting]:
+        """The next bundle's, out of the flow: those who still wait."""
         taken: list[Waiting] = []
         later: list[Waiting] = []
         written: set[bytes] = set()
         deleted = False
-        size, several = 0, len(lane.destinations) > 1
-        queue = lane.queue
+        size, several = 0, len(flow.destinations) > 1
+        queue = flow.queue
         while queue and len(taken) < FULL_TRANSACTIONS and (not taken or size + len(queue[0].body) <= FULL_BYTES):
             waiting = queue.popleft()
-            lane.bytes -= len(waiting.body)
+            flow.bytes -= len(waiting.body)
             if not waiting.tokens:
                 continue
             if several:
@@ -183,5 +183,5 @@ class Bundler:
             size += len(waiting.body)
         for waiting in reversed(later):
             queue.appendleft(waiting)
-            lane.bytes += len(waiting.body)
+            flow.bytes += len(waiting.body)
         return taken

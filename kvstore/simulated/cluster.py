@@ -50,7 +50,7 @@ COMMIT_CHANCE = 0.02
 BUNDLES_AT_ONCE = (2, 2, 2, 1, UNDER_WAY)
 SILENCES_US = (300_000, 1_000_000, SILENT_US)
 """After so long a shard is taken for dead."""
-"""Of one lane: the fewer, the larger they are."""
+"""Of one flow: the fewer, the larger they are."""
 CHUNKS_BYTES = (300, 3_000, CHUNK_BYTES)
 """Of a snapshot's rows."""
 LAGS_MAX = (3, 10, 30)

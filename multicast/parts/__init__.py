@@ -19,6 +19,7 @@ Stamps and the order that follows from them
     entries         which copy of a message is held under its id                 (white_box)
     stamps          a message's stamps, and when its final one is known          (primcast)
     group_clocks    what the members' clocks allow to conclude                   (primcast)
+    known_copies    which copies of a message are known by its id                (primcast)
     sequence        T, the places of a group's proposed messages                 (primcast)
 
 What was multicast here, and asking again

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from multicast.parts.delivered import Known
-from multicast.parts.retries import AT_MOST_IDS, Retries, chunks, resendable
+from multicast.parts.retries import AT_MOST_IDS, Retries, in_questions, resendable
 from multicast.parts.submissions import Copies
 from multicast.protocol import Handler, Outbox
 from multicast.types import AppMessage, MessageId, ProcessId, Timestamp
@@ -64,7 +64,7 @@ class Payloads:
                 self._retries.discard(message_id)
                 del self._holders[message_id]
         for holder, ids in wanted.items():
-            for some in chunks(ids):
+            for some in in_questions(ids):
                 out.send((holder,), Want(some))
         return self._retries.wake(now)
 

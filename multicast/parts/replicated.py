@@ -43,7 +43,7 @@ from multicast.parts.group_log import Deliver, Entry
 from multicast.parts.group_member import GroupMember, MemberOptions
 from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.reign_reads import ReignReads
-from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
+from multicast.parts.retries import AT_MOST_IDS, Retries, in_questions
 from multicast.parts.submissions import Lacked, Submissions
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
@@ -228,7 +228,7 @@ class ReplicatedSkeen(MulticastProtocol):
         return Stamp(entry.message.id, self.member.reign.ballot, entry.local)
 
     def _tell_stamps(self, to: tuple[ProcessId, ...], entries: list[Entry], ask: bool, out: Outbox) -> None:
-        for some in chunks(entries):
+        for some in in_questions(entries):
             out.send(to, Stamps(self.member.reign.ballot, [(entry.message.id, entry.local) for entry in some], ask))
 
     def _on_stamp(self, sender: ProcessId, stamp: Stamp, now: int, out: Outbox) -> None:

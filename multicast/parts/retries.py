@@ -6,7 +6,8 @@ still or has too much to do, repetition is the worst thing to do: it makes every
 - what is waited for is *asked after*, many of them in one message, and only what the other one lacks is sent again;
 - each is asked after one period first, or after twice the time that others took lately, if that is longer; then after
   pauses that double. Nothing waits for more than `_PAUSE_MAX` periods, drawn a little apart;
-- no more than a *window* of them is asked about at once. It grows by one with each answer, and is halved when some are
+- no more than a *congestion window* of them is asked about at once. It grows by one with each answer, and is halved
+  when some are
   not answered within a period (as TCP's congestion window: Jacobson 1988). So what is really lost comes back at the
   speed of the link, and what only waits costs a few messages per period;
 - questions are gathered for a share of a period, so that those that become due one by one leave together.
@@ -46,11 +47,11 @@ class Retries(Generic[K]):
     """Keys that wait. period_us: after which one is asked for the first time, if it still waits then."""
 
     __slots__ = ("_asked", "_count", "_expiry", "_heap", "_now", "_rng", "_since", "_times", "_turn_at", "_typical_us",
-                 "_waiting", "period_us", "window")  # fmt: skip
+                 "_waiting", "congestion_window", "period_us")  # fmt: skip
 
     def __init__(self, period_us: int, rng: random.Random):
         self.period_us = period_us
-        self.window = WINDOW_MIN
+        self.congestion_window = WINDOW_MIN
         self._rng = rng
         self._count = 0
         self._waiting: dict[K, int] = {}
@@ -104,7 +105,7 @@ class Retries(Generic[K]):
     def answered(self, key: K) -> None:
         """There was an answer about it, which may not be all that is waited for: there is room for another question."""
         if self._asked.pop(key, None) is not None:
-            self.window = min(self.window + 1, WINDOW_MAX)
+            self.congestion_window = min(self.congestion_window + 1, WINDOW_MAX)
 
     def clear(self) -> None:
         """Wait for nothing."""
@@ -139,7 +140,7 @@ class Retries(Generic[K]):
         self._expire(now)
         due: list[K] = []
         patient = now - self._patience_us
-        heap, waiting, room = self._heap, self._waiting, self.window - len(self._asked)
+        heap, waiting, room = self._heap, self._waiting, self.congestion_window - len(self._asked)
         while heap and len(due) < room and heap[0][0] <= now:
             at, count, key = heappop(heap)
             if waiting.get(key) != count:
@@ -167,7 +168,7 @@ class Retries(Generic[K]):
                 del self._asked[key]
                 late = True
         if late:
-            self.window = max(self.window // 2, WINDOW_MIN)
+            self.congestion_window = max(self.congestion_window // 2, WINDOW_MIN)
 
     def wake(self, now: int) -> int:
         """The next instant at which something may be due; a distant one if there is nothing."""
@@ -177,12 +178,12 @@ class Retries(Generic[K]):
         if not heap:
             return now + IDLE_PERIODS * self.period_us
         room_at = 0
-        if len(self._asked) >= self.window and self._expiry:  # or earlier, when something is answered
+        if len(self._asked) >= self.congestion_window and self._expiry:  # or earlier, when something is answered
             room_at = min(self._expiry[0][0], now + self.period_us // _GATHERED)
         return max(heap[0][0], self._turn_at, room_at)
 
 
-def chunks(items: Sequence[T]) -> Iterable[list[T]]:
+def in_questions(items: Sequence[T]) -> Iterable[list[T]]:
     """In lists that fit into one question each."""
     return (list(items[first : first + IDS_MAX]) for first in range(0, len(items), IDS_MAX))
 

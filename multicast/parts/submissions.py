@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from multicast.parts.delivered import Known
-from multicast.parts.retries import AT_MOST_IDS, IDS_MAX, RESENT_BYTES, Retries, chunks, resendable
+from multicast.parts.retries import AT_MOST_IDS, IDS_MAX, RESENT_BYTES, Retries, in_questions, resendable
 from multicast.protocol import Handler, Outbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -164,6 +164,6 @@ class Submissions:
             to = self._entry_points(message) if first else self._topology.members(message.destinations)
             asked.setdefault(tuple(to), []).append(message_id)
         for to, ids in asked.items():
-            for some in chunks(ids):
+            for some in in_questions(ids):
                 out.send(to, Asked(some))
         return self._retries.wake(now)

@@ -76,12 +76,13 @@ from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Watermark
 from multicast.parts.epoch_reads import EpochReads
 from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.known_copies import KnownCopies
 from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.payloads import Payloads, Want
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Returned
-from multicast.parts.retries import Retries, chunks
+from multicast.parts.retries import Retries, in_questions
 from multicast.parts.sequence import STATE_KEY, Fetch, Refill, Sequence, SequenceHistory, decode_state
 from multicast.parts.stamps import Entry, EntryState, Stamp
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
@@ -195,6 +196,7 @@ class PrimCast(MulticastProtocol):
         self.t = Sequence(self.group, self.topology.has_quorum, self.options.early_max)
         self.history = SequenceHistory(self.log, self.t, self.window, self.leadership.views_given)
         self.entries = self.t.entries
+        self.copies = KnownCopies(self.group, self.entries, self.log, self.window)
         self._queue = PendingQueue()
         self._proposable: list[MessageId] = []
         self._acks: dict[tuple[GroupId, ...], list[Stamp]] = {}
@@ -204,13 +206,13 @@ class PrimCast(MulticastProtocol):
         self.clocks = GroupClocks(self.election.views, self.leadership.joined)
         self._stuck = False
         self._payloads = Payloads(
-            self.options.heartbeat_us, rng, payload=self._payload, lacks=self._lacks_payload,
-            settled_at=self._settled_at,
+            self.options.heartbeat_us, rng, payload=self.copies.payload, lacks=self.copies.lacks_payload,
+            settled_at=self.copies.settled_at,
         )  # fmt: skip
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
             self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
-            lacks=self._lacks_start, take=self._take_start, payload=self._payload, resent=self._on_resent,
+            lacks=self.copies.lacks_start, take=self._take_start, payload=self.copies.payload, resent=self._on_resent,
         )  # fmt: skip
         self._deadlines = Deadlines({
             "payloads": self._payloads.tick, "retry": self._retry, "submissions": self._submissions.tick,
@@ -232,7 +234,7 @@ class PrimCast(MulticastProtocol):
         """Line 1; or what was on disk."""
         values = saved.values
         self.t.restore(values, now)
-        self.log.restore(values, saved.position, self._destinations)
+        self.log.restore(values, saved.position, self.copies.destinations)
         if STATE_KEY in values:
             self._saved_state = decode_state(values[STATE_KEY])
             clock, self.t.length, self.t.reach = self._saved_state
@@ -247,12 +249,6 @@ class PrimCast(MulticastProtocol):
                 entry.final, entry.position = known
             else:
                 self._refresh(entry, now)
-
-    def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
-        entry = self.entries.get(message_id)
-        if entry is None or entry.message is None or entry.ts > delivered_at.time:
-            return None
-        return self.window.needs(entry.message, delivered_at.time, self.group)
 
     def _save_state(self, out: Outbox) -> None:
         """Clock, T's length and reach, before anything of this batch is told."""
@@ -305,27 +301,9 @@ class PrimCast(MulticastProtocol):
     def on_read(self, token: int, now: int, out: Outbox) -> None:
         self._reads.read(token, out)
 
-    def _payload(self, message_id: MessageId) -> AppMessage | None:
-        entry = self.entries.get(message_id)
-        return entry.message if entry is not None else None
-
-    def _lacks_payload(self, message_id: MessageId) -> bool:
-        entry = self.entries.get(message_id)
-        return entry is not None and entry.message is None
-
-    def _settled_at(self, message_id: MessageId) -> Timestamp | None:
-        known = self.log.known(message_id)
-        return known[0] if known is not None and message_id not in self.entries else None
-
     def _known_delivered_at(self, message_id: MessageId) -> Timestamp | None:
-        """At the primary: when it delivered a message of which it has no later copy."""
-        entry, known = self.entries.get(message_id), self.log.known(message_id)
-        delivered = self.election.state is LEADER and known is not None and (entry is None or entry.position)
-        return known[0] if delivered and known is not None else None
-
-    def _lacks_start(self, message_id: MessageId) -> bool:
-        entry = self.entries.get(message_id)
-        return self.log.known(message_id) is None if entry is None else not entry.position and entry.message is None
+        """What a sender is told by the primary."""
+        return self.copies.delivered_at(message_id) if self.election.state is LEADER else None
 
     def _on_resent(self, sender: ProcessId, copies: list[AppMessage], out: Outbox) -> None:
         for message in copies:
@@ -393,7 +371,7 @@ class PrimCast(MulticastProtocol):
     def _on_stamp(self, sender: ProcessId, group: GroupId, stamp: Stamp, now: int) -> None:
         """Line 9, incrementally."""
         own = group == self.group
-        if self._delivered_as(stamp.id, stamp.ts) or (not own and self.log.known(stamp.id) is not None):
+        if self.copies.delivered_as(stamp.id, stamp.ts) or (not own and self.log.known(stamp.id) is not None):
             return
         entry = self.t.pending(stamp.id, now)
         if entry.message is None:
@@ -431,7 +409,7 @@ class PrimCast(MulticastProtocol):
     def _append_proposals(self, now: int, out: Outbox) -> None:
         """Lines 42-45, in the order of T."""
         while (proposal := self.t.next()) is not None:
-            if self._delivered_as(proposal.id, proposal.ts):
+            if self.copies.delivered_as(proposal.id, proposal.ts):
                 self.clock.advance(proposal.ts)
                 self._extend(proposal.place + 1, proposal.ts)
                 continue
@@ -529,17 +507,7 @@ class PrimCast(MulticastProtocol):
             raise AssertionError(f"installed delivery {position} as {self.log.position}")
         self.leadership.installed(now, out)
 
-    # -- late copies, what is lost (deviation 9) ----------------------------------------------------------------------
-
-    def _is_void(self, message_id: MessageId, ts: int) -> bool:
-        """Whether another group has decided the message late, while the own stamp was in time."""
-        entry = self.entries.get(message_id)
-        return entry is not None and entry.is_void(ts, self.window)
-
-    def _delivered_as(self, message_id: MessageId, ts: int) -> int:
-        """Where the message of this stamp was delivered here, as far as this process can still know, or 0."""
-        known = self.log.known(message_id)
-        return known[1] if known is not None and not self.window.is_new_copy(message_id, ts, known[0]) else 0
+    # -- what others have delivered, and what is lost ------------------------------------------------------------------
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it; or
@@ -597,8 +565,8 @@ class PrimCast(MulticastProtocol):
         """Lines 66 and 67: the longest T of the highest current epoch."""
         latest = max(votes.values(), key=lambda vote: (vote.joined, vote.length))
         epoch = self.election.promised
-        kept = [s for s in latest.entries if not self._is_void(s.message.id, s.ts)]
-        states = [s.in_view_of(epoch, s.position or self._delivered_as(s.message.id, s.ts)) for s in kept]
+        kept = [s for s in latest.entries if not self.copies.is_void(s.message.id, s.ts)]
+        states = [s.in_view_of(epoch, s.position or self.copies.delivered_as(s.message.id, s.ts)) for s in kept]
         reach = max(vote.reach for vote in votes.values())
         clock = max(vote.clock for vote in votes.values())
         return NewState(epoch, reach, states, clock, latest.length)
@@ -615,7 +583,7 @@ class PrimCast(MulticastProtocol):
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """A place of somebody else's T."""
-        if self._delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
+        if self.copies.delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
             return
         entry = self.t.pending(state.message.id, now)
         entry.take(state.message)
@@ -705,13 +673,8 @@ class PrimCast(MulticastProtocol):
         """Deviation 8."""
         for message_id in settled:
             entry = self.entries.get(message_id)
-            if entry is not None and entry.position and self._is_settled(entry):
+            if entry is not None and entry.position and self.copies.is_settled(entry):
                 self.t.forget(entry, out)
-
-    def _is_settled(self, entry: Entry) -> bool:
-        assert entry.message is not None and entry.final is not None
-        groups = self.window.needs(entry.message, entry.final.time, self.group)
-        return self.log.is_settled(groups, entry.final)
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)
@@ -732,7 +695,7 @@ class PrimCast(MulticastProtocol):
             if entry is None or entry.message is None or entry.position:
                 self._retries.discard(message_id)
                 continue
-            void = void or (entry.epoch is not None and self._is_void(message_id, entry.ts))
+            void = void or (entry.epoch is not None and self.copies.is_void(message_id, entry.ts))
             missing = self._missing(entry) if entry.epoch is not None and self.election.takes_part else ()
             if missing:
                 asked.setdefault(missing, []).append(self._stamp(entry))
@@ -742,9 +705,9 @@ class PrimCast(MulticastProtocol):
                 self._retries.answered(message_id)
         self._stuck = self._stuck or bool(asked)
         for to, stamps in asked.items():
-            for some in chunks(stamps):
+            for some in in_questions(stamps):
                 out.send_durable(to, self._ack(some, again=True))
-        for ids in chunks(unproposed):
+        for ids in in_questions(unproposed):
             out.send((self.leadership.joined.leader,), Asked(ids))
         if void and self.election.state is LEADER:
             self.election.campaign(now, out)

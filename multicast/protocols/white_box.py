@@ -87,7 +87,7 @@ from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.pending import PendingQueue
 from multicast.parts.rejoin import Returned
-from multicast.parts.retries import AT_MOST_IDS, Retries, chunks
+from multicast.parts.retries import AT_MOST_IDS, Retries, in_questions
 from multicast.parts.submissions import Lacked, Submissions
 from multicast.parts.window import Window
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
@@ -499,7 +499,7 @@ class WhiteBox(MulticastProtocol):
             else:
                 self._retries.discard(message_id)
         for to, stamps in asked.items():
-            for some in chunks(stamps):
+            for some in in_questions(stamps):
                 out.send(to, Stamps(self.group, self.leadership.joined, some, True))
         return self._retries.wake(now)
 

@@ -59,7 +59,7 @@ def _primcast(p: Any) -> Memory:
     delivered = Least({e.id: (e.epoch, e.ts, e.position) for e in mine if e.position})
     state = {"state": p._saved_state, "length": p.t.length, "T": placed, "delivered in T": delivered}
     log = _delivered(p.log)
-    log["unsettled"] = Least({i: at for i, at in log["unsettled"].items() if p._destinations(i, at) is not None})
+    log["unsettled"] = Least({i: at for i, at in log["unsettled"].items() if p.copies.destinations(i, at) is not None})
     return {**state, **_ballots(p.leadership), **log}
 
 

@@ -129,7 +129,7 @@ class PrimCastReigns(Reigns):
                     continue
                 position, at = self._delivered.get((entry.group, entry.id), (0, ZERO))
                 was_delivered = 0 < position <= protocol.log.position and entry.ts <= at.time
-                if was_delivered or protocol._delivered_as(entry.id, entry.ts):
+                if was_delivered or protocol.copies.delivered_as(entry.id, entry.ts):
                     self.wrong(node, f"has {entry.id.hex()} in T again, which it has delivered")
         view = leadership.joined.view
         if view and protocol.election.state == "leader" and self._judged.get(node.pid) != leadership.joined:

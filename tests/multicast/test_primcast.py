@@ -543,7 +543,7 @@ def test_who_is_stuck_asks_members_that_are_ahead_until_it_has_delivered() -> No
     m = world.submit(2, 0)
     world.cut |= {(0, 2)}
     world.step(2, 2)
-    process._take_start(2, process._payload(m) or world.message(0), world.now, Outbox())
+    process._take_start(2, process.copies.payload(m) or world.message(0), world.now, Outbox())
     process._stuck = True
     assert (asks(ahead), asks(level)) == ([1], [])
     world.cut = set()
@@ -556,7 +556,7 @@ def test_who_has_heard_of_a_later_copy_does_not_say_that_it_is_settled() -> None
     m = world.submit(0, 0)
     world.advance(SECOND)
     process = world.protocol(1)
-    assert process._settled_at(m) is not None and m not in process.entries
+    assert process.copies.settled_at(m) is not None and m not in process.entries
     process.t.pending(m, world.now)
     process.on_message(0, Want([m]), world.now, out := Outbox())
     assert out.sends == []

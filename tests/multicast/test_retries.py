@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from multicast.parts import replicated
 from multicast.parts.delivered import Known
-from multicast.parts.retries import IDS_MAX, RESENT_BYTES, WINDOW_MAX, WINDOW_MIN, Retries, chunks, resendable
+from multicast.parts.retries import IDS_MAX, RESENT_BYTES, WINDOW_MAX, WINDOW_MIN, Retries, in_questions, resendable
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.protocol import Outbox, PeerError
 from multicast.protocols import white_box
@@ -67,7 +67,7 @@ def test_answers_make_room_at_once_and_the_window_wider() -> None:
             waiting.discard(key)
         now = max(now, waiting.wake(now))
         rounds += 1
-    assert waiting.window == WINDOW_MAX
+    assert waiting.congestion_window == WINDOW_MAX
     assert rounds < 10_000 / WINDOW_MIN / 3
 
 
@@ -141,7 +141,7 @@ def test_each_key_is_asked_about_in_time_and_not_too_often(steps: list[tuple[str
 
 
 def test_questions_and_answers_have_a_limited_size() -> None:
-    assert [len(some) for some in chunks(range(2 * IDS_MAX + 1))] == [IDS_MAX, IDS_MAX, 1]
+    assert [len(some) for some in in_questions(range(2 * IDS_MAX + 1))] == [IDS_MAX, IDS_MAX, 1]
     assert len(resendable(message(n) for n in range(2 * IDS_MAX))) == IDS_MAX
     large = [message(n, bytes(RESENT_BYTES)) for n in range(3)]
     assert resendable(large) == large[:1]

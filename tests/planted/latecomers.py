@@ -8,6 +8,7 @@ from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
 from multicast.parts.group_log import GroupLog
 from multicast.parts.group_member import GroupMember
+from multicast.parts.known_copies import KnownCopies
 from multicast.parts.leadership import Leadership
 from multicast.parts.paxos import Paxos
 from multicast.parts.sequence import SequenceHistory
@@ -88,7 +89,7 @@ class LaterCopyIsTheFirst(FtSkeen):
     """After a restart a later copy is taken for the one that was delivered."""
 
 
-@rewrite("_destinations", "or entry.ts > delivered_at.time", "")
+@rewrite("destinations", "or entry.ts > delivered_at.time", "", part=KnownCopies)
 class LaterCopyInTIsTheFirst(PrimCast):
     """After a restart a later copy is taken for the one that was delivered."""
 
@@ -151,7 +152,7 @@ class AsksWhoIsBehind(PrimCast):
     """Who waits asks everybody for deliveries, whether they have any or not."""
 
 
-@rewrite("_settled_at", "known is not None and message_id not in self.entries", "known is not None")
+@rewrite("settled_at", "known is not None and message_id not in self._entries", "known is not None", part=KnownCopies)
 class LaterCopyIsSettled(PrimCast):
     """Who has heard of a later copy of a settled message tells others that this one is settled, too."""
 

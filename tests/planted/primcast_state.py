@@ -249,7 +249,7 @@ class InstalledStaysPending(PrimCast):
     """What is installed from a peer's journal still is in the queue."""
 
 
-@rewrite("_append_proposals", "if self._delivered_as(proposal.id, proposal.ts):", "if False:")
+@rewrite("_append_proposals", "if self.copies.delivered_as(proposal.id, proposal.ts):", "if False:")
 class DeliveredAppended(PrimCast):
     """What was delivered is appended to T again."""
 
@@ -260,7 +260,7 @@ class ForgottenTakenUp(PrimCast):
     any more."""
 
 
-@rewrite("choose", "s.position or self._delivered_as(s.message.id, s.ts)", "s.position")
+@rewrite("choose", "s.position or self.copies.delivered_as(s.message.id, s.ts)", "s.position")
 class VotersDeliveriesAlone(PrimCast):
     """A candidate does not tell what it has delivered of the T that it chooses."""
 
