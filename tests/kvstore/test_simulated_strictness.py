@@ -108,7 +108,7 @@ def test_commands(tmp_path) -> None:
 
 def test_a_claim_that_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strictness, "strict_groups_max", lambda protocol, options, groups: 2)
-    done = CliRunner().invoke(app, ["strictness", "--protocol", "skeen", "--seeds", "2:4"])
+    done = CliRunner().invoke(app, ["strictness", "--protocol", "skeen", "--seeds", "2:3"])
     assert done.exit_code == 1 and "DIFFERS" in done.output and "replay: python -m kvstore.simulated run" in done.output
     done = CliRunner().invoke(app, ["schedules", "--protocol", "skeen"])
     assert done.exit_code == 1 and "differs: skeen, 2 groups, signals off" in done.output

@@ -556,7 +556,12 @@ class Fifo(Checker):
         return found
 
 
-@pytest.mark.parametrize("seed", range(500, 512))
+LONG = (501, 505, 508, 509, 510)
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.full] * (seed in LONG)) for seed in range(500, 512)]
+)
 def test_a_senders_messages_are_delivered_in_their_order_under_faults(seed: int) -> None:
     run = Run(QuasiGenuine, seed, Settings(options={"dedup_window_us": "0"}))
     fifo = Fifo()
