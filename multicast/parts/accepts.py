@@ -22,8 +22,8 @@ Vector = tuple[Ballot, ...]
 
 
 class EntryState(msgspec.Struct, array_like=True, gc=False):
-    """A message in somebody's state; also its saved form. phase: ACCEPTED or COMMITTED. final: None unless
-    COMMITTED."""
+    """A message in a process's state, as votes and states tell it; also its saved form. phase: ACCEPTED or COMMITTED.
+    final: None unless COMMITTED."""
 
     message: AppMessage
     phase: int
@@ -39,7 +39,8 @@ class Entry:
     """A message that is not settled.
 
     local: its own group's stamp. accepts: group -> (ballot, stamp) of the latest ACCEPT. acks: vector -> processes that
-    acknowledged it (leader). sent: DELIVER was sent in this reign. position: of its delivery here, 0 before.
+    acknowledged it (leader). sent: whether DELIVER was sent in the present ballot. position: of its delivery here, 0
+    before.
     """
 
     __slots__ = ("accepts", "acks", "final", "id", "local", "message", "phase", "position", "seen_at", "sent")
@@ -57,7 +58,7 @@ class Entry:
         self.seen_at = now
 
     def state(self) -> EntryState:
-        """Of one that was accepted."""
+        """Of a message that was accepted."""
         assert self.message is not None and self.local is not None
         return EntryState(self.message, self.phase, self.local, self.final)
 
@@ -66,18 +67,19 @@ class Entry:
         return _encode(self.state())
 
     def take(self, state: EntryState) -> None:
-        """It is as somebody else, or the own disk, has it."""
+        """Have the stamps and the phase that a new leader's state, or the own disk, says."""
         self.message, self.phase = state.message, state.phase
         self.local, self.final = state.local, state.final
         self.position = 0
 
     def begin_anew(self) -> None:
-        """In another reign. Line 44 must also clear `Delivered`: what was sent in this one is unknown in the next."""
+        """Another ballot begins. Line 44 must also clear `Delivered` (`sent`): what was sent in the ballot before is
+        not known to have arrived in this one."""
         self.sent = False
         self.acks.clear()
 
     def hold(self, group: GroupId, ballot: Ballot, local: Timestamp) -> bool:
-        """Line 10. False if a later ballot of this group has stamped it, too."""
+        """Line 10: keep an ACCEPT. Returns False if a later ballot of this group has stamped the message, too."""
         held = self.accepts.get(group)
         if held is not None and ballot < held[0]:
             return False
@@ -94,7 +96,7 @@ class Entry:
 
     @property
     def vector(self) -> Vector | None:
-        """Of the ACCEPTs held; None if some are missing."""
+        """The ballots of the ACCEPTs held; None if some are missing."""
         message, accepts = self.message, self.accepts
         if message is None or len(accepts) < len(message.destinations):
             return None
@@ -107,7 +109,8 @@ class Entry:
 
 
 class Quorums:
-    """Line 17, at a leader. leaders: those of the other destination groups must have acknowledged, too."""
+    """Line 17, at a leader: when a message is committed. leaders: whether the leaders of the other destination groups
+    must be among those who acknowledge."""
 
     def __init__(self, self_id: ProcessId, topology: Topology, leaders: bool):
         self.leaders = leaders
@@ -116,7 +119,7 @@ class Quorums:
         self._topology = topology
 
     def acknowledge(self, entry: Entry, sender: ProcessId, vector: Vector) -> bool:
-        """Somebody accepts the stamps of this vector. Whether the message is committed."""
+        """A process accepts the stamps of this vector. Returns whether the message is committed now."""
         acknowledged = entry.acks.setdefault(vector, set())
         acknowledged.add(sender)
         return self._is_committed(entry, vector, acknowledged)
@@ -138,7 +141,7 @@ class Quorums:
         return True
 
     def lacks_one(self, entry: Entry, vector: Vector) -> bool:
-        """Whether one acknowledgement more may do."""
+        """Whether a single further acknowledgement may commit the message."""
         groups = entry.message.destinations if entry.message is not None else ()
         needed = sum([self._topology.quorum_in(*of) for of in zip(groups, vector, strict=False)])
         return len(entry.acks.get(vector, ())) + 1 >= needed
@@ -147,8 +150,8 @@ class Quorums:
         return self._topology.has_quorum(group, ballot, acknowledged)
 
     def silent(self, entry: Entry, known: Mapping[GroupId, Ballot], again: bool) -> tuple[ProcessId, ...]:
-        """Whose word this leader lacks, and the other leaders, as far as `known`. again: of a group without a word, all
-        processes, since who leads may be what is wrong."""
+        """The processes whose acknowledgements this leader lacks, and the other leaders, as far as `known`. again: of a
+        group from which nothing has come, all processes, since another one than the known leader may lead."""
         message, vector = entry.message, entry.vector
         assert message is not None
         acknowledged = entry.acks.get(vector, set()) if vector is not None else set()

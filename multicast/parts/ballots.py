@@ -43,8 +43,8 @@ NOBODY = -1
 
 
 class KnownLeaders(dict[GroupId, Ballot]):
-    """group -> the latest ballot heard of, whose leader is asked about what waits for that group; the first one of a
-    group of which nothing was heard yet."""
+    """group -> the latest ballot heard of, whose leader is asked about what waits for that group. Of a group of which
+    nothing was heard yet: its first ballot."""
 
     def __init__(self, topology: Topology):
         super().__init__({g: Ballot(FIRST_NUMBER, members[0]) for g, members in topology.groups.items()})
@@ -109,7 +109,8 @@ class Joined(msgspec.Struct, array_like=True, tag=122, gc=False):
 
 
 class Heartbeat(msgspec.Struct, array_like=True, tag=123, gc=False):
-    """The leader lives; it has deliveries up to `position`. resigning: its clock is off, who can should lead."""
+    """The leader lives, and has deliveries up to `position`. resigning: its clock is off; another one that can should
+    lead."""
 
     ballot: Ballot
     position: int
@@ -117,7 +118,8 @@ class Heartbeat(msgspec.Struct, array_like=True, tag=123, gc=False):
 
 
 class Pulse(msgspec.Struct, array_like=True, tag=115, gc=False):
-    """The leader of this ballot lives. obeyed: a quorum has answered it lately; else it is as good as silent."""
+    """The leader of this ballot lives. obeyed: a quorum has answered it lately; if not, members miss it as if it were
+    silent."""
 
     overtakes: ClassVar[bool] = True
     ballot: Ballot
@@ -132,7 +134,8 @@ class Echo(msgspec.Struct, array_like=True, tag=119, gc=False):
 
 
 class Doubt(msgspec.Struct, array_like=True, tag=110, gc=False):
-    """I miss the leader of `ballot`, the highest that I have promised. Do you miss yours? question: the answer's."""
+    """I miss the leader of `ballot`, the highest that I have promised. Do you miss yours? question: a number for the
+    answers."""
 
     overtakes: ClassVar[bool] = True
     ballot: Ballot
@@ -140,7 +143,7 @@ class Doubt(msgspec.Struct, array_like=True, tag=110, gc=False):
 
 
 class Agreed(msgspec.Struct, array_like=True, tag=114, gc=False):
-    """I do. ballot: the highest that I know of."""
+    """I miss mine, too. ballot: the highest that I know of. question: of the Doubt."""
 
     overtakes: ClassVar[bool] = True
     ballot: Ballot
@@ -148,6 +151,6 @@ class Agreed(msgspec.Struct, array_like=True, tag=114, gc=False):
 
 
 class LeaderIs(msgspec.Struct, array_like=True, tag=99, gc=False):
-    """The leader of this ballot leads my group; if it says so itself: it acts as the leader from now on."""
+    """The leader of this ballot leads my group. From that leader itself: it acts as the leader from now on."""
 
     ballot: Ballot

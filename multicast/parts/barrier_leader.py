@@ -34,11 +34,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class BarrierLeader:
-    """A leader's.
+    """At the leader of a group, for one ballot.
 
-    wait_us: w, 0 for none. ahead_max_us: how far a stamp may be ahead of the leader's clock. propose(value): to the
-    consensus. announces: with Section 3.4.
-    wanted: which groups wait for the own group's barrier. told: group -> the time of the last barrier that it was told.
+    wait_us: w, 0 for none. ahead_max_us: how far a stamp may be ahead of the leader's clock. propose(value): have the
+    consensus decide it. announces: with Section 3.4. wanted: which groups wait for the own group's barrier. told: group
+    -> the time of the last barrier that it was told.
     """
 
     def __init__(
@@ -95,26 +95,26 @@ class BarrierLeader:
         return wait
 
     def answers(self, group: GroupId) -> bool:
-        """Whether a group has waited for the present barrier; now it is told."""
+        """Whether the present barrier is what this group has waited for; it is then to be told."""
         waited = self.wanted.drop(group, self._stream.base.last)
         if waited:
             self.tells(group, self._stream.base.last)
         return waited
 
     def tells(self, group: GroupId, barrier: Stamp) -> None:
-        """A group hears this barrier."""
+        """This group is being told this barrier."""
         self.wanted.drop(group, barrier)
         self.told[group] = max(self.told.get(group, 0), barrier[0])
 
     def overdue(self, group: GroupId) -> bool:
-        """Asked once in a period: whether a quorum of this group still lacks what was decided for it before the last
-        time."""
+        """To be asked once in a period. Returns whether a quorum of this group still lacks something that was decided
+        for it before the last time this was asked."""
         overdue = self._stream.quorum_has(group) < self._numbers.get(group, 0)
         self._numbers[group] = self._stream.number(group)
         return overdue
 
     def _propose(self, due: _Due) -> None:
-        """Line 25, or later: what is stamped lower may still be on its way."""
+        """Line 25; with w, later, as a cast with a lower stamp may still be on its way."""
         if self._wait_us:
             heappush(self._due, due)
         else:
@@ -122,11 +122,12 @@ class BarrierLeader:
 
     @property
     def due_at(self) -> int | None:
-        """When the clock lets something be proposed that waits."""
+        """The instant from which on the clock lets the first waiting value be proposed."""
         return self._due[0][0][0] + self._wait_us if self._due else None
 
     def propose_due(self, real_clock: int) -> None:
-        """Without a clock to go by, and far beyond it, nothing is waited for."""
+        """Propose the values for which the clock has gone far enough; all of them if the clock is not known, or a value
+        is further ahead of it than may be."""
         due, wait = self._due, self._wait_us
         latest = real_clock + wait + self._ahead_max_us
         while due and not (real_clock and real_clock < due[0][0][0] + wait <= latest):
@@ -139,7 +140,8 @@ class BarrierLeader:
     # -- announcements ------------------------------------------------------------------------------------------------
 
     def announce(self, instance: int, values: list[bytes]) -> tuple[Base, Sent, dict[GroupId, Stamp]] | None:
-        """This was just proposed: the log after it, and what it means, as `Stream.apply`. None if that is not known."""
+        """This was just proposed: the log after it, and what it means, as `Stream.apply`. None if that is not known,
+        because somebody else's proposals are under way."""
         base = self._ahead
         if base is None or base.instance + 1 != instance:
             self._ahead = None

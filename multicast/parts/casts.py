@@ -40,8 +40,8 @@ def saved_life(values: Mapping[bytes, bytes]) -> int:
 
 
 class Casts:
-    """One sender's. deadlines: the user's; this part has a timer there, "casts". leader(): to whom they go.
-    on_leaving(cast, out): a cast leaves for the first time in this life."""
+    """The casts of one sender, this process. deadlines: the user's; this part has a timer there, "casts". leader(): to
+    whom they go. on_leaving(cast, out): called when a cast leaves for the first time in this life."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Casts:
             self._on_leaving(cast, out)
 
     def send_again(self, now: int, out: Outbox) -> None:
-        """To a leader that may lack them all."""
+        """To a new leader, which may lack them all."""
         self._sent_at = now
         self._sent, self._window = 0, _WINDOW_MIN
         self.send_more(out)

@@ -79,7 +79,8 @@ class CausalView:
         return cast
 
     def arrive(self, cast: Cast) -> list[Cast]:
-        """A cast, from its author or a copy: what is accepted with it, in a causal order."""
+        """A cast has come, from its author or as a copy. Returns the casts that can be accepted now, in a causal
+        order."""
         k = self.index[cast.author]
         if cast.number <= self.held[k] or cast.number > self.held[k] + AHEAD_MAX:
             return []
@@ -117,7 +118,7 @@ class CausalView:
         return [cast for casts in self._casts for cast in casts]
 
     def drop(self, upto: Sequence[int]) -> list[Cast]:
-        """Forget casts; those that were."""
+        """Forget the casts up to these numbers. Returns those that were forgotten."""
         dropped: list[Cast] = []
         for k, number in enumerate(upto):
             while self.base[k] < number:
@@ -153,7 +154,8 @@ class CausalView:
         return [min(column) for column in zip(*self.known, strict=True)]
 
     def silent_about(self) -> bool:
-        """Whether a cast with messages is held that no own cast follows."""
+        """Whether this member holds a cast with messages of another one, and has sent no cast since: others do not know
+        yet that it holds it."""
         for k, (last, covered) in enumerate(zip(self.last_app, self.covered, strict=True)):
             if last > covered and k != self.me:
                 return True

@@ -138,12 +138,12 @@ class WaitingMessages:
 
 
 class Channels:
-    """One member's.
+    """At one member of a group.
 
     sources: the groups that may send to it, its own among them. log: its deliveries. deadlines: the user's; this part
     has a timer there, "blocked". leader_of: through whom a group is reached soonest. may_vouch(): whether what this
-    process says that it has counts (not while it is without memory).
-    waiting: received and not delivered. of: a channel for each source.
+    process says that it has counts (not while it is an amnesiac). waiting: received and not delivered. of: source ->
+    its channel.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Channels:
             self._ask(channel, sender, now, out)
 
     def receive(self, group: GroupId, number: int, item: Item, saved: bool = False) -> bool:
-        """A message of a group, the own one allowed. False if this process has delivered beyond it."""
+        """A message of a group, perhaps of the own one. Returns False if this process has delivered beyond it."""
         timestamp = timestamp_of(item.stamp, group)
         if timestamp <= self._log.timestamp:
             return False
@@ -242,7 +242,7 @@ class Channels:
     # -- repairs ------------------------------------------------------------------------------------------------------
 
     def _ask(self, channel: Channel, peer: ProcessId, now: int, out: Outbox) -> None:
-        """For what is missing from a group, not too often."""
+        """Ask this peer for what is missing from a group, not too often."""
         if channel.asked_at and now - channel.asked_at < self._retry_us:
             return
         channel.asked_at = now
@@ -259,7 +259,7 @@ class Channels:
         self._ask(channel, peer, now, out)
 
     def watch(self, now: int) -> None:
-        """To be called in every batch: whatever comes to be the first waiting message is given a period."""
+        """To be called in every batch: notes how long the first waiting message has been the first."""
         head = self.waiting.head
         if head != self._head:
             self._head = head

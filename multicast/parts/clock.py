@@ -33,7 +33,7 @@ class Clock:
             self.value = to
 
     def save(self, out: Outbox) -> None:
-        """For protocols that vouch for it: put it, if it has moved."""
+        """Put its value if it has changed, for protocols that vouch for it."""
         if self.value != self._saved:
             self._saved = self.value
             out.put(_KEY, self._saved.to_bytes(8, "big"))

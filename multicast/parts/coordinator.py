@@ -50,13 +50,13 @@ class Alive(msgspec.Struct, array_like=True, tag=7, gc=False):
 
 
 class Coordinator:
-    """One process's.
+    """At one process; it acts only while that leads the consensus on views.
 
-    timeout_us: silence after which a process does not live. may_propose(): it leads, and nothing waits for a decision.
-    propose(new): to the consensus. ask(holder, spans, now, out): have these casts sent. portion_bytes: about how much a
-    proposal carries.
-    state: see `TRANSITIONS`. heard: when each process was heard last. reached: when it last answered this one.
-    gathering: the answers to the flush. handed: the casts of this view that were handed out, whoever has done so.
+    timeout_us: silence after which a process does not count as living. may_propose(): it leads, and nothing waits for a
+    decision. propose(new): have the consensus decide it. ask(holder, spans, now, out): have these casts sent.
+    portion_bytes: about how much a proposal carries. state: see `TRANSITIONS`. heard: when each process was heard last.
+    reached: when each last answered this one. gathering: the answers to the flush. handed: the casts of this view that
+    were handed out, by whichever coordinator.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Coordinator:
         self._stop_seen = self._stop_seen or alive.stopped
 
     def reach(self, sender: ProcessId, now: int) -> None:
-        """A process has heard this one."""
+        """A process has answered this one: it hears it."""
         self.reached[sender] = now
 
     def answer(self, sender: ProcessId, flushed: Flushed, now: int, out: Outbox) -> None:
@@ -132,7 +132,7 @@ class Coordinator:
             self.propose_if_ready(now, out)
 
     def hand_out(self, casts: Iterable[Cast]) -> None:
-        """It is decided that everybody has these."""
+        """It is decided that these casts belong to the view; everybody takes them with the decision."""
         self.handed.update({(cast.author, cast.number): cast for cast in casts})
         if self.gathering is not None:
             self.gathering.keep(self.handed.values())
@@ -140,7 +140,7 @@ class Coordinator:
     # -- what it does -------------------------------------------------------------------------------------------------
 
     def _responsive(self, now: int) -> list[ProcessId]:
-        """Who was heard and reached lately, in the topology's order."""
+        """The processes that were heard, and have answered, lately; in the topology's order."""
         since, heard, reached = now - self._timeout_us, self.heard, self.reached
         both = (p for p in heard if min(heard[p], reached.get(p, since)) > since)
         lately = {self._self_id, *both}

@@ -23,7 +23,7 @@ _decode = msgspec.msgpack.Decoder(tuple[GroupId, ...]).decode
 
 
 class CopiesLog(DeliveredLog):
-    """One process's deliveries."""
+    """The deliveries of one process."""
 
     def recover(self, values: dict[bytes, bytes], position: int) -> None:
         """From what was saved."""

@@ -1,8 +1,8 @@
-"""What a process does at which instant: named timers, of which a batch that finds none due costs one comparison.
+"""Named timers: what a process does at which instant. A batch in which none is due costs one comparison.
 
-Each timer is something to do, (now, out) -> when to do it again, None for not before it is asked for. Whatever makes it
-necessary says `by` when; an earlier deadline stays, so "within a second of the first of these" needs no flag. Timers
-that are due act in the order in which they are given, each at most once in a call.
+A timer is a function (now, out) that returns when it acts next; None: not before it is asked for again. Whatever makes
+a timer necessary says by when it has to act (`by`); an earlier deadline stays, so "within a second of the first of
+these" needs no flag. Timers that are due act in the order in which they were added, each at most once in a call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def earliest(*instants: int | None) -> int | None:
 
 
 class Deadlines:
-    """Of one process, microseconds. None is set at first."""
+    """The timers of one process, in microseconds. No timer is set at first."""
 
     __slots__ = ("_at", "_next", "_timers")
 
@@ -36,7 +36,7 @@ class Deadlines:
         self._at = dict.fromkeys(timers, _NEVER)
 
     def add(self, name: str, timer: Timer) -> None:
-        """One more, after the others. A part that is given its user's deadlines adds its own."""
+        """Add a timer, behind the others. A part that is given its user's deadlines adds its own timers to them."""
         if name in self._timers:
             raise ValueError(f"there are two timers {name!r}")
         self._timers[name] = timer
@@ -44,7 +44,8 @@ class Deadlines:
 
     @property
     def wake_at(self) -> int | None:
-        """When `run` has something to do. Too early, but never too late, after a timer was put off or stopped."""
+        """When `run` has something to do. This may be too early after a timer was put off or stopped, and is never too
+        late."""
         return None if self._next == _NEVER else self._next
 
     def due(self, now: int) -> bool:
@@ -71,7 +72,8 @@ class Deadlines:
         self._at[name] = _NEVER
 
     def run(self, now: int, out: Outbox) -> int | None:
-        """Do what is due; `wake_at`. A timer is not set while it acts: what it asks for then counts."""
+        """Let the timers that are due act; returns `wake_at`. A timer is not set while it acts, so what it asks for
+        then counts."""
         if now >= self._next:
             for name, act in self._timers.items():
                 if now >= self._at[name]:

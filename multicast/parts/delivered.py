@@ -69,7 +69,7 @@ class Watermark(msgspec.Struct, array_like=True, tag=100, gc=False):
 
 
 def delivered_at(value: bytes) -> tuple[Timestamp, int]:
-    """When, and as which delivery, by what is kept under LAST_KEY, or KNOWN_PREFIX and an id."""
+    """Timestamp and position of a delivery, from the value kept under LAST_KEY, or under KNOWN_PREFIX and an id."""
     return _decode(value)
 
 
@@ -82,11 +82,11 @@ def _decode(value: bytes) -> tuple[Timestamp, int]:
 
 
 class DeliveredLog:
-    """One process's deliveries.
+    """The deliveries of one process.
 
-    period_us: how often watermarks are told. window_us: the deduplication window, 0 for none.
-    by_quorum: tell other groups a watermark only once a quorum of the own group has reached it: see the module.
-    position, timestamp: of the last delivery; 0 and ZERO before the first.
+    period_us: how often watermarks are told. window_us: the deduplication window, 0 for none. by_quorum: tell other
+    groups a watermark only once a quorum of the own group has reached it: see the module. position, timestamp: of the
+    last delivery; 0 and ZERO before the first.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class DeliveredLog:
                 self._not_durable.append((at, self.timestamp))
 
     def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
-        """For a snapshot: what was put up to this delivery, at `timestamp`, and is not forgotten."""
+        """What a snapshot holds of this: what was put up to this delivery, at `timestamp`, and is not forgotten."""
         for message_id, (at, number) in self._known.items():
             if 0 < number <= position:
                 yield KNOWN_PREFIX + message_id, _encode(at, number)
@@ -201,7 +201,8 @@ class DeliveredLog:
 
     @staticmethod
     def _bucket(message_id: MessageId, timestamp: Timestamp) -> int:
-        """From when on an id is remembered: from its delivery, or its creation by a clock that was ahead."""
+        """The time from which on an id is remembered: of its delivery, or of its creation, if that was by a clock that
+        was ahead."""
         return max(timestamp.time, created_us(message_id)) // _BUCKET_US
 
     def _track(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp) -> None:
@@ -230,9 +231,9 @@ class DeliveredLog:
         return self._watermarks.get(process, ZERO)
 
     def durable(self, position: int, out: Outbox) -> list[MessageId]:
-        """The host durably holds the outcomes up to `position`. Returns newly settled messages, but for those of which
-        a later copy has been delivered. What is delivered later than all others have reached it settles here, too: the
-        own group's watermark never passes the own watermark."""
+        """The host durably holds the outcomes up to `position`. Returns the messages that are settled by that, except
+        those of which a later copy has been delivered. (A message that all others had delivered before this process is
+        settled here, too: the watermark of the own group never passes the own one.)"""
         reached = ZERO
         queue = self._not_durable
         while queue and queue[0][0] <= position:
@@ -289,7 +290,7 @@ class DeliveredLog:
         return timestamp <= min(self._group_watermarks[g] for g in groups)
 
     def forget_reports(self, peer: ProcessId) -> None:
-        """The link to `peer` lost its memory: tell its group again."""
+        """The link to `peer` was reset: tell its group the watermark again."""
         self._told.pop(self._topology.group_of[peer], None)
 
     def forget_watermark(self, peer: ProcessId) -> None:

@@ -5,7 +5,7 @@ whatever else it says. Members answer pulses (`Echo`). A leader whose pulses a q
 majority: its pulses say so, and members then miss it as if it were silent, whatever else it says. So they do if its
 disk hangs.
 
-A member that has not heard its leader for too long (parts.timer) does not stand for election yet. It first asks the
+A member that has not heard its leader for too long (parts.timer) does not campaign yet. It first asks the
 others whether they miss their leader, too (`Doubt`, answered by `Agreed` or not at all); that changes nothing in
 anybody (pre-vote: Ongaro's thesis on Raft, 9.6). Only if a quorum agrees does it campaign. So one member whose own
 links are bad does not depose a leader whom the others hear. A broken connection to the leader is a hint: it shortens

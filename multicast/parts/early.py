@@ -21,10 +21,11 @@ Place = tuple[int, int, int, int, int]
 
 
 class EarlyDeliveries:
-    """One process's. wait_us: w. most: how many messages may wait; more are not delivered early.
+    """At one process. wait_us: w. most: how many messages may wait; more are not delivered early.
 
-    early: delivered so. mistakes: final deliveries that did not come next in the early order. missed: final deliveries
-    of what was not delivered early before, though nothing was delivered early in its place.
+    early: how many were delivered so. mistakes: final deliveries that did not come next in the early order. missed:
+    final deliveries of messages that had not been delivered early, without any other having been delivered early in
+    their place.
     """
 
     __slots__ = ("_delivered", "_heap", "_most", "_pending", "early", "missed", "mistakes", "wait_us")

@@ -36,7 +36,7 @@ class Entries(dict[MessageId, Entry]):
         self._window = window
 
     def load(self, state: EntryState, now: int) -> Entry:
-        """As the own disk, or somebody else, has it."""
+        """The entry of a message as the own disk, or a new leader's state, has it."""
         entry = self[state.message.id] = Entry(state.message.id, now)
         entry.take(state)
         return entry
@@ -56,8 +56,8 @@ class Entries(dict[MessageId, Entry]):
         return None if entry is not None and self.is_copy_after(entry, known[0]) else known[0]
 
     def of_stamp(self, message_id: MessageId, stamp: Timestamp, own: bool, now: int) -> Entry | Timestamp:
-        """Where an ACCEPT belongs, of the own group or another one. If to what was delivered here and needs nothing any
-        more: when that was."""
+        """The entry to which an ACCEPT belongs, of the own group or another one. If it belongs to a copy that was
+        delivered here and needs nothing any more: the timestamp of that delivery."""
         entry, window = self.get(message_id), self._window
         if entry is not None and not (own and entry.phase == COMMITTED and entry.local != stamp and window.us):
             return entry

@@ -28,7 +28,7 @@ from multicast.parts.sequence import Sequence
 
 
 class EpochReads(LeaderReads):
-    """At one process. queue: all that is in its T and not delivered."""
+    """At one process. queue: the messages that are in its T and not delivered."""
 
     def __init__(
         self,

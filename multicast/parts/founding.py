@@ -27,7 +27,8 @@ _PREFIX = b"G"
 
 
 class FoundedGroups:
-    """As one process knows them; `membership.founded` are theirs. tell_view(to, out): of the own group's view."""
+    """The added groups that one process knows; `membership.founded` are their messages. tell_view(to, out): tell the
+    own group's view."""
 
     def __init__(
         self, membership: Membership, self_id: ProcessId, tell_view: Callable[[tuple[ProcessId, ...], Outbox], None]
@@ -40,7 +41,7 @@ class FoundedGroups:
         self.handlers: dict[type, Handler] = {GroupIs: Handler(self._on_group_is)}
 
     def start(self, saved: Mapping[bytes, bytes], out: Outbox) -> None:
-        """What was sent in the life before may be lost."""
+        """A life begins. What was sent in the life before may be lost, so it is told again."""
         for key, value in sorted(saved.items()):
             if key[:1] == _PREFIX:
                 self._membership.found(_decode(value))
@@ -57,7 +58,7 @@ class FoundedGroups:
         self._tell((peer,), out)
 
     def tick(self, out: Outbox) -> None:
-        """Some may have been added to a group since."""
+        """Tell the processes that were added to a group since the last time."""
         if self._membership.founded and self._membership.processes is not self._told:
             self._tell(tuple(p for p in self._membership.processes if p not in self._told), out)
             self._told = self._membership.processes

@@ -39,7 +39,7 @@ class GroupClocks:
 
     @property
     def horizon(self) -> int:
-        """Lines 28 and 29: nothing new will be proposed up to here."""
+        """Lines 28 and 29: no message will be proposed with a stamp up to here any more."""
         return min(self.leader_clock, self.quorum_clock)
 
     def report(self, sender: ProcessId, epoch: Ballot, clock: int, length: int) -> None:

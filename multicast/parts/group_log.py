@@ -145,7 +145,7 @@ def carried(values: list[bytes]) -> list[AppMessage]:
 
 
 class GroupLog:
-    """The log as applied by one member.
+    """A group's log as one member has applied it.
 
     early_clock: see "Who may deliver". window_us: for deduplication, see `Options`. delivered: this member's own.
     clock, instance, seen: of the log; seen is the highest ballot in it. entries: by local timestamp. queue: what is not
@@ -310,7 +310,7 @@ class GroupLog:
         return len(self.queue)
 
     def block(self, entry: Entry) -> None:
-        """Nothing above this stamp is due here, although it is not in the log yet."""
+        """An entry that is proposed and not decided: nothing above its stamp is due here until it is."""
         self.queue.propose(entry.local.encode(), entry.local)
 
     def set_final(self, entry: Entry, final: Timestamp) -> None:
@@ -322,12 +322,12 @@ class GroupLog:
             heappush(self._uncovered, (final, entry.local))
 
     def lowest(self) -> Entry | None:
-        """Whose global timestamp is waited for first."""
+        """The entry with the lowest stamp whose global timestamp is not known."""
         lowest = self.queue.lowest_proposed()
         return self.entries.get(lowest[0]) if lowest is not None else None
 
     def rebuild_queue(self) -> None:
-        """What waits by the log; nothing is in flight."""
+        """From the log alone; nothing that this member proposed counts any more."""
         self.queue = PendingQueue()
         self._uncovered.clear()
         for entry in self.undelivered():
@@ -345,7 +345,7 @@ class GroupLog:
         return entry
 
     def delivered(self, entry: Entry, out: Outbox) -> None:
-        """It was delivered, or installed: as the next of this member's deliveries."""
+        """This entry was delivered or installed as this member's next delivery."""
         assert entry.final is not None
         entry.position = self._delivered.add(entry.message.id, entry.message.destinations, entry.final, out)
         self.queue.remove(entry.local.encode())
@@ -403,9 +403,11 @@ class GroupLog:
 
 
 class LeadersWord:
-    """What the leader delivers by the log and by what it has in flight, and the others on its word.
+    """The leader's word (`Deliver`), where only the leader delivers by the log and by what it has in flight: what it
+    says, and what the other members have heard.
 
-    early_max: how many words a member keeps that came before their turn."""
+    early_max: how many words a member keeps that came before their turn.
+    """
 
     def __init__(self, early_max: int):
         self._early_max = early_max
@@ -413,7 +415,7 @@ class LeadersWord:
         self._heard: dict[int, tuple[Timestamp, Timestamp]] = {}
 
     def say(self, entry: Entry) -> None:
-        """This leader has delivered it."""
+        """At the leader: it has delivered this."""
         assert entry.final is not None
         self._said.append((entry.position, entry.local, entry.final))
 
@@ -431,7 +433,7 @@ class LeadersWord:
                 self._heard[position] = (local, final)
 
     def forget(self, position: int) -> None:
-        """This one is delivered."""
+        """The delivery at this position has been made."""
         self._heard.pop(position, None)
 
     def at(self, position: int) -> tuple[Timestamp, Timestamp] | None:

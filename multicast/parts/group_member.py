@@ -85,10 +85,10 @@ class MemberOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 class Exchange(Protocol):
-    """The owner's side: what it makes of what goes on in the group."""
+    """What the owner of a member does about what goes on in the group."""
 
     def on_promised(self, ballot: Ballot, now: int) -> None:
-        """Somebody stands for, or leads, a new ballot of the group."""
+        """Somebody campaigns for, or leads, a new ballot of the group."""
 
     def on_assigned(self, entry: Entry, now: int, out: Outbox) -> None:
         """The group's stamp of this message is decided."""
@@ -101,13 +101,16 @@ class Exchange(Protocol):
         message)."""
 
     def on_reign_over(self) -> None:
-        """It does so no more."""
+        """This process does not act as the group's leader any more."""
 
 
 class GroupMember:
-    """deliveries: this process's. deadlines: the owner's; this part adds its timers. log: what the group's log amounts
-    to here. reign: this process's leading of the group. handlers: for Paxos' messages, `HOUSEKEEPING` and Deliver; the
-    owner takes them into its own."""
+    """One process as a member of its group.
+
+    deliveries: this process's. deadlines: the owner's; this part adds its timers. log: what the group's log amounts to
+    here. reign: this process's leading of the group. handlers: for Paxos' messages, `HOUSEKEEPING` and Deliver; the
+    owner takes them into its own.
+    """
 
     def __init__(
         self,
@@ -178,11 +181,11 @@ class GroupMember:
 
     @property
     def leader(self) -> ProcessId:
-        """Who leads the group, or stands for it, as far as is known here."""
+        """Who leads the group, or campaigns, as far as is known here."""
         return self.paxos.promised.leader
 
     def hold(self, sender: ProcessId, message: AppMessage) -> None:
-        """A message for the group's leader, which this process will perhaps be."""
+        """Keep a message for the group's leader until this process, which is perhaps about to lead, does."""
         if self.leader == self._self_id and len(self.reign.held) < self._options.early_max:
             self.reign.held.append((sender, message))
 
@@ -244,7 +247,7 @@ class GroupMember:
             self._transfer.ask(now, out)
 
     def _apply(self, instance: int, values: list[bytes], now: int, out: Outbox) -> None:
-        """The same at every member, but for what the leader sends."""
+        """Apply a decided instance. All members do the same; the leader sends something besides."""
         for command in self.log.read(instance, values):
             if self.reign.acting and command.ballot > self.reign.ballot:
                 self._end_reign()
@@ -264,7 +267,7 @@ class GroupMember:
     # -- delivery -----------------------------------------------------------------------------------------------------
 
     def _delivers_by_log(self) -> bool:
-        """Whether what is due by the log as this process knows it is due: see parts.group_log."""
+        """Whether this process may deliver what is due by the log, as far as it knows the log: see parts.group_log."""
         return self._options.early_clock or self.reign.acting
 
     def deliver_ready(self, now: int, out: Outbox) -> None:
@@ -335,8 +338,9 @@ class GroupMember:
         self._reign_if_ready(now, out)
 
     def _reign_if_ready(self, now: int, out: Outbox) -> None:
-        """Act as the leader once the own Begin is applied, and no other after it, and what any of a quorum has
-        delivered is delivered here; unless some of it was stamped later in the log, by somebody else."""
+        """Begin to act as the leader once (1) the own Begin is applied, and no other after it, and (2) what any of a
+        quorum has delivered is delivered here. If some of that was stamped later in the log, by somebody else, this
+        process does not reign."""
         reign = self.reign
         if reign.state is not PREPARING or self.log.seen != reign.ballot or self.log.is_behind:
             return
@@ -362,7 +366,7 @@ class GroupMember:
         self._stop_acting()
 
     def _stop_acting(self) -> None:
-        """What was in flight is not known to be."""
+        """From now on this process does not know what is in flight."""
         self._owner.on_reign_over()
         self.log.rebuild_queue()
 

@@ -56,8 +56,9 @@ class History(Generic[E]):
     def taken(
         self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
     ) -> Mapping[bytes, bytes | None]:
-        """What was accepted here and delivered there is as it is there; a later start sees by its id that it was. What
-        was delivered here after `position` stays, and so does a later copy."""
+        """The values of this process when it takes a snapshot: a message that was accepted here and delivered there is
+        as it is there; a later start sees by its id that it was delivered. What was delivered here after `position`
+        stays, and so does a later copy."""
         later = {
             key for key, value in own.items()
             if key[:1] in (KNOWN_PREFIX, LAST_KEY) and delivered_at(value)[1] > position

@@ -34,9 +34,9 @@ def _key(instance: int) -> bytes:
 
 
 class Instances:
-    """quorum: of the group. decided: all instances up to here are. low: the lowest one that is kept.
-    accepted: instance -> the ballot in which its batch was accepted here, and the batch.
-    carried(values): the messages in a batch, in its order; for whoever puts messages into it to replace."""
+    """At one member. quorum: of the group. decided: all instances up to here are. low: the lowest one that is kept.
+    accepted: instance -> the ballot in which its batch was accepted here, and the batch. carried(values): the messages
+    in a batch, in its order; to be replaced by a user that puts messages into batches."""
 
     def __init__(self, quorum: int):
         self.carried: Callable[[Values], Sequence[AppMessage]] = lambda values: ()
@@ -64,8 +64,8 @@ class Instances:
             out.put(_MARKS_KEY, _encode((self.decided, self.low)))
 
     def accept(self, instance: int, ballot: Ballot, values: Values, out: Outbox) -> None:
-        """In this ballot, which is the highest one promised. What is decided stays: a leader that is deposed, and this
-        member need not know it, may have proposed something else."""
+        """Accept a batch in this ballot, which is the highest one promised. A decided batch stays as it is: the sender
+        may be deposed, without this member knowing it, and have proposed something else."""
         if instance > self.decided:
             self._keep(instance, ballot, values, out)
             self.decide_next()
@@ -103,7 +103,8 @@ class Instances:
         self._dirty = True
 
     def learn(self, first: int, batches: list[Values], ballot: Ballot, out: Outbox) -> None:
-        """Somebody knows these to be decided, from instance `first` on. ballot: the highest one promised here."""
+        """A peer says that these batches are decided, from instance `first` on. ballot: the highest one promised
+        here."""
         for k, values in enumerate(batches, first):
             if k == self.decided + 1:
                 held = self.accepted.get(k)

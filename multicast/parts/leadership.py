@@ -67,7 +67,7 @@ _REMOVED_KEY = b"X"
 _VOTE_AGAIN_RETRIES = 20
 
 MESSAGES = (*election.MESSAGES, *membership.MESSAGES)
-"""Besides those of which each protocol has its own kind, and LeaderIs."""
+"""Without LeaderIs, and without those of which each protocol has its own kind."""
 VOUCHING = election.VOUCHING
 
 V = TypeVar("V", bound=Vote)
@@ -78,19 +78,19 @@ class Led(Protocol[V, S]):
     """What a protocol supplies."""
 
     def vote(self) -> V:
-        """For `promised`: this process's state as a whole."""
+        """This process's state as a whole, for the ballot `promised`."""
 
     def state(self) -> S:
-        """Of `joined`: this leader's present state as a whole."""
+        """This leader's present state as a whole, of the ballot `joined`."""
 
     def choose(self, votes: dict[ProcessId, V]) -> S:
         """The state in which `promised` begins, given the votes of a quorum."""
 
     def adopt(self, state: S, now: int, out: Outbox) -> None:
-        """Take over the state of `joined`, which is new; keep it."""
+        """Take over the state of the ballot `joined`, which is new, and keep it."""
 
     def accepted(self, out: Outbox) -> Joined:
-        """What this process says when it has joined `joined`. Leaves it when all that was put is on disk."""
+        """What this process tells when it has joined `joined`. It is sent when everything that was put is on disk."""
 
     def confirmed(self, now: int, out: Outbox) -> None:
         """`joined` has begun: this process leads or follows."""
@@ -102,11 +102,11 @@ class Led(Protocol[V, S]):
         """Send a heartbeat to the others."""
 
     def heard(self, heartbeat: Any, out: Outbox) -> None:
-        """One of the leader that this process follows."""
+        """A heartbeat of the leader that this process follows."""
 
     def leaders_changed(self, now: int) -> None:
-        """Another process leads a group from now on, or who belongs to a ballot is known now: what is waited for may be
-        answered, and what was told may count."""
+        """Another process leads a group, or it is known only now who belongs to a ballot: what waits may be answered by
+        another process, and what was told before may count."""
 
 
 class Deliveries(Protocol):
@@ -204,7 +204,7 @@ class Leadership(Generic[V, S]):
             self.election.go("leave")
 
     def hear(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
-        """A message of this ballot's leader: it lives, or is told that it is deposed."""
+        """A message of this ballot's leader has come: the leader lives, or is told that it is deposed."""
         if ballot < self.election.promised:
             out.send((sender,), Nack(self.election.promised))
         elif ballot == self.joined and sender != self._self_id:
@@ -227,7 +227,7 @@ class Leadership(Generic[V, S]):
     # -- views (multicast.membership) ---------------------------------------------------------------------------------
 
     def may_order(self, message: AppMessage) -> bool:
-        """Of this leader: not so for a change of a view of which no ballot has begun."""
+        """Whether this leader may order the message. It may not if that changes a view of which no ballot has begun."""
         change = change_of(message)
         return change is None or change.view <= self.joined.view
 
@@ -257,7 +257,7 @@ class Leadership(Generic[V, S]):
         self.election.follow_views()
 
     def _view_begun(self, ballot: Ballot, out: Outbox) -> None:
-        """A ballot has, and with it its view."""
+        """A ballot has begun, and with it its view."""
         if self.election.views.begin(ballot.view):
             self._put_begun(out)
 
@@ -307,7 +307,7 @@ class Leadership(Generic[V, S]):
         self._tell_joined(now, out)
 
     def late(self, voter: ProcessId, out: Outbox) -> None:
-        """It asks for the present state."""
+        """Whoever votes late is sent the present state."""
         if self.joined == self.election.promised:
             self.send_state((voter,), out)
 
@@ -356,7 +356,7 @@ class Leadership(Generic[V, S]):
         self._confirm_by_quorum(now, out)
 
     def on_joined(self, sender: ProcessId, joined: Joined, now: int, out: Outbox) -> None:
-        """Also of a ballot that this process will join."""
+        """A process has joined a ballot, perhaps one that this process has yet to join."""
         if joined.ballot > self._counted:
             self._counted = joined.ballot
             self._joiners = set()
@@ -402,7 +402,7 @@ class Leadership(Generic[V, S]):
             self._led.leaders_changed(now)
 
     def _ask_for_views(self, now: int, out: Outbox) -> int | None:
-        """Again, whoever may know: who was asked has died, or knew it too early, or something was lost."""
+        """Ask again, anyone who may know: whoever was asked has died, or did not know it, or something was lost."""
         known = self.membership.views
         lacking = [g for g, ballot in self.leaders.items() if g != self.group and ballot.view not in known[g].of]
         for group in lacking:
@@ -439,8 +439,8 @@ class Leadership(Generic[V, S]):
                 self._vote_late(ballot, now, out)
 
     def _vote_late(self, ballot: Ballot, now: int, out: Outbox) -> None:
-        """The ballot has begun, so that this vote only asks for its state. It is repeated if the link has lost its
-        memory, or after a very long time."""
+        """The ballot has begun, so this vote only asks for its state. It is repeated if the link was reset, or after a
+        very long time."""
         self.election.promise("promise", ballot, now, out)
         self.election.send_vote(self._empty_vote(), out)
 
@@ -484,14 +484,14 @@ class Leadership(Generic[V, S]):
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def link_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
-        """What was under way to or from this peer may be lost: also who belongs to which group."""
+        """What was under way to or from this peer may be lost, also the word of who belongs to which group."""
         self.election.on_peer_reset(peer, now)
         if peer == self.election.promised.leader:
             self._vote_again_at = now
         self._founded.on_peer_reset(peer, out)
 
     def tick(self, now: int, out: Outbox) -> int | None:
-        """The next instant that it wants."""
+        """Returns the next instant at which to be called."""
         self._founded.tick(out)
         return self._deadlines.run(now, out)
 

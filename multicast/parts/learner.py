@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class RemoteLearner(Generic[T]):
-    """What one process learns of one other group. quorum: of that group.
+    """What one process learns of one other group's decisions. quorum: of that group.
 
     ballot: the highest one heard of. known: all instances up to here are decided as they were proposed in it.
     """
@@ -63,7 +63,7 @@ class RemoteLearner(Generic[T]):
         return self._take()
 
     def accepted(self, sender: ProcessId, ballot: Ballot, instances: list[int]) -> list[T]:
-        """A member of the group accepted these. Returns as `tell`."""
+        """A member of the group accepted these instances. Returns as `tell`."""
         if not self._follow(ballot):
             return []
         for instance in instances:
@@ -88,7 +88,8 @@ class RemoteLearner(Generic[T]):
         return learned
 
     def _prune(self) -> None:
-        """Nothing was proposed to this process for long, or a vote was lost: the next proposal helps."""
+        """Drop what is too far back: nothing was proposed to this process for long, or a vote was lost. The next
+        proposal says anew up to where all is decided."""
         highest = max(max(self._votes, default=0), max(self._chosen, default=0))
         limit = max(self.known, highest - _INSTANCES_MAX // 2)
         self._votes = {k: v for k, v in self._votes.items() if k > limit}

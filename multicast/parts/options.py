@@ -1,4 +1,5 @@
-"""What every protocol of replicated groups can be told: when to beat, to stand for election, to ask again, to tell."""
+"""The options that all protocols of replicated groups have: how often to beat, when to campaign, to ask again, to
+tell."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from multicast.types import Topology
 
 
 class GroupOptions(Options, kw_only=True, forbid_unknown_fields=True):
-    """Microseconds. heartbeat_us: between a leader's heartbeats. election_timeout_us: silence after which a member
-    stands for election, up to twice that. retry_us: after which time what seems lost is asked after or repeated.
-    stability_us: how often watermarks (or what everybody holds) are told. ask_first: a member stands only if a quorum
-    says that it misses the leader, too (parts.election); without, leaders change more often than they must.
-    """
+    """Microseconds. heartbeat_us: between a leader's heartbeats. election_timeout_us: after how long a silence of its
+    leader a member campaigns; drawn from this to twice as long. retry_us: after which time what seems lost is asked
+    after or repeated. stability_us: how often watermarks (or what everybody holds) are told. ask_first: a member
+    campaigns only if a quorum says that it misses the leader, too (parts.detector); without, leaders change more often
+    than they must."""
 
     heartbeat_us: int = 100_000
     election_timeout_us: int = 1_000_000

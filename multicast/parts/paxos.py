@@ -70,8 +70,8 @@ FOLLOWER = "follower"
 
 
 class Promise(Portion, array_like=True, tag=111, gc=False):
-    """I promise this ballot. entries: what I have accepted, (instance, ballot, values), after what the candidate has.
-    position: up to there all is decided and dropped here."""
+    """I promise this ballot. entries: what I have accepted, (instance, ballot, values), from where on the candidate
+    does not know decisions. position: up to there I have dropped decided instances."""
 
     ballot: Ballot
     position: int
@@ -88,14 +88,14 @@ class Accept(msgspec.Struct, array_like=True, tag=112, gc=False):
 
 
 class Accepted(msgspec.Struct, array_like=True, tag=113, gc=False):
-    """I have, in these instances."""
+    """I have accepted these instances."""
 
     ballot: Ballot
     instances: list[int]
 
 
 class Fetch(msgspec.Struct, array_like=True, tag=116, gc=False):
-    """Tell me decisions from this instance on."""
+    """Tell me the decisions from this instance on."""
 
     first: int
 
@@ -125,17 +125,15 @@ _decode_ballot = msgspec.msgpack.Decoder(Ballot).decode
 
 
 class Paxos:
-    """One member.
+    """At one member.
 
     instances_max: how many instances a leader keeps under way at once (1: the next begins when the last is decided).
-    values_max: how many values it puts into one; 0: all that wait.
-    election: who leads. look_ahead: how far beyond `decided` instances are taken.
-    instances: what is accepted and decided here.
-    stranded_below: 0, or some member has dropped all instances below this one and this process lacks some of them.
-    held: the user's own state is not complete yet: see "Lost disk" in the module.
-    learners: processes outside the group that hear of acceptances, too.
-    proposals: None, or a list to which a leader adds each (instance, values) that it proposes, in order; emptied when
-    it is deposed.
+    values_max: how many values it puts into one; 0: all that wait. election: who leads. look_ahead: how far beyond
+    `decided` instances are taken. instances: what is accepted and decided here. stranded_below: 0, or some member has
+    dropped all instances below this one and this process lacks some of them. held: the user's own state is not complete
+    yet: see "Lost disk" in the module. learners: processes outside the group that hear of acceptances, too. proposals:
+    None, or a list to which a leader adds each (instance, values) that it proposes, in order; emptied when it is
+    deposed.
     """
 
     def __init__(
@@ -209,13 +207,13 @@ class Paxos:
 
     @property
     def may_return(self) -> bool:
-        """Whether it could be a member again, as far as this part is concerned."""
+        """Whether this amnesiac could be a member again, as far as consensus is concerned."""
         ballot, upto = self._begun
         rejoin = self.election.rejoin
         return self.amnesiac and rejoin.may_join(ballot) and self.decided >= max(upto, rejoin.reach)
 
     def finish_return(self, now: int, out: Outbox) -> None:
-        """A member again; what the user puts in this batch becomes durable with it."""
+        """Be a member again; what the user puts in this batch becomes durable with it."""
         if not self.may_return:
             raise AssertionError("too early for a member without memory to return")
         self.election.come_back(self._begun[0], out)
@@ -234,7 +232,7 @@ class Paxos:
             self._deadlines.by("return", now)
 
     def _return_if_due(self, now: int, out: Outbox) -> int | None:
-        """Asks; returns if nothing is missing."""
+        """Ask for what is missing; if nothing is, return."""
         if not self.amnesiac:
             return None
         if self.may_return and not self.held:
@@ -249,7 +247,7 @@ class Paxos:
 
     @property
     def decided(self) -> int:
-        """All instances up to here are decided and were or will be taken."""
+        """All instances up to here are decided; they were given by `take`, or will be."""
         return self.instances.decided
 
     @property
@@ -334,7 +332,8 @@ class Paxos:
         self._see(accept.decided, now)
 
     def _takes(self, sender: ProcessId, instance: int) -> bool:
-        """Whether this instance is not too far ahead. What a leader accepts of its own nobody sends it again."""
+        """Whether this instance is not too far ahead to be accepted. Of its own instances a leader accepts any: nobody
+        would send it one again."""
         return instance <= self.decided + self.look_ahead or sender == self.self_id
 
     def _on_accepted(self, sender: ProcessId, accepted: Accepted, now: int, out: Outbox) -> None:
@@ -349,7 +348,7 @@ class Paxos:
         self._see(self._seen, now)
 
     def _decided_since(self, before: int) -> None:
-        """More may be decided than `before`."""
+        """To be called after something that may have decided more than `before`."""
         self._next = max(self._next, self.decided + 1)
         if before < self._resent <= self.decided and self._resent < self._lost_below - 1:
             self._resend_at = 0
@@ -358,7 +357,7 @@ class Paxos:
     # -- catching up --------------------------------------------------------------------------------------------------
 
     def _see(self, decided: int, now: int) -> None:
-        """Somebody knows decisions up to here. If this process does not soon, it fetches them."""
+        """Somebody knows decisions up to here. If this process does not have them soon, it fetches them."""
         self._seen = max(self._seen, decided)
         if self._seen > self.decided and not self._deadlines.is_set("fetch"):
             self._fetch_target = self._seen
@@ -426,7 +425,7 @@ class Paxos:
             self._send_accept(instance, best.get(instance, (self.promised, []))[1], out)
 
     def late(self, voter: ProcessId, out: Outbox) -> None:
-        """What it has accepted cannot be decided any more, unless it is known to the others."""
+        """What this voter has accepted cannot be decided any more, or the others know it: its vote is not needed."""
 
     def readmit(self, returned: ProcessId, out: Outbox) -> None:
         out.send((returned,), Begun(*self._begun))
@@ -453,13 +452,13 @@ class Paxos:
         self.election.on_peer_reset(peer, now)
 
     def tick(self, now: int, out: Outbox) -> int | None:
-        """Heartbeats, elections, fetches, and Accepts that may have been lost. Returns when to be called again."""
+        """Heartbeats, elections, fetches, and Accepts that may have been lost. Returns when to call it again."""
         return self._deadlines.run(now, out)
 
     def beat(self, now: int, out: Outbox) -> None:
-        """A heartbeat; and if nothing was decided since the last one, the first of what was undecided then is sent
-        again, to those who have not acknowledged it; not more than a batch's bytes at once, and few instances, so that
-        no link's queue overflows with them. When all of these are decided, the next and twice as many follow."""
+        """Send a heartbeat. If nothing was decided since the last one, send the first instances that were undecided
+        then again, to the members that have not acknowledged them: not more than a batch's bytes at once, and few
+        instances, so that no link's queue overflows. When all of these are decided, twice as many follow."""
         others = self.election.others
         out.send(others, Heartbeat(self.promised, self.decided, self.election.resigning))
         if now < self._resend_at:

@@ -27,7 +27,8 @@ class Want(msgspec.Struct, array_like=True, tag=109, gc=False):
 
 
 class Payloads:
-    """Both sides. period_us: how long a payload may be late before it is asked for.
+    """At one process: as one that lacks payloads, and as one that is asked. period_us: how long a payload may be late
+    before it is asked for.
 
     What the protocol tells: payload(id): what this process has. lacks(id): whether it still wants it. settled_at(id):
     the timestamp of a delivery of which it has dropped the payload.
@@ -50,7 +51,8 @@ class Payloads:
         self.handlers: dict[type, Handler] = {Want: Handler(self._on_want)}
 
     def lack(self, message_id: MessageId, holder: ProcessId, now: int) -> bool:
-        """`holder` has told of a message that this process has no payload of. Whether it is the first."""
+        """`holder` has told of a message whose payload is missing here. Returns whether this is the first that is
+        missing."""
         self._holders[message_id] = holder
         return self._retries.add(message_id, now)
 

@@ -13,12 +13,12 @@ from typing import Any
 from multicast.types import MessageId, Timestamp
 
 BLOCKERS_MAX = 16
-"""So many are named, the lowest ones."""
+"""How many messages that block another one are named, the lowest ones."""
 
 
 class PendingQueue:
-    """Both sides are heaps with lazy deletion: every operation costs O(log n) amortised, `pop` O(1) when nothing is
-    due."""
+    """The messages that are not delivered. Two heaps with lazy deletion: every operation costs O(log n) amortised,
+    `pop` O(1) when nothing is due."""
 
     __slots__ = ("_committed", "_global", "_local", "_proposed")
 
@@ -35,7 +35,7 @@ class PendingQueue:
         return message_id in self._proposed or message_id in self._committed
 
     def ids(self) -> list[MessageId]:
-        """Of all that is not delivered."""
+        """The ids of all messages that are not delivered."""
         return [*self._proposed, *self._committed]
 
     def propose(self, message_id: MessageId, local: Timestamp) -> None:
@@ -51,7 +51,7 @@ class PendingQueue:
         heappush(self._global, (final, message_id))
 
     def remove(self, message_id: MessageId) -> None:
-        """Forget it, whatever it was."""
+        """Forget the message, whether proposed or committed."""
         self._proposed.pop(message_id, None)
         self._committed.pop(message_id, None)
 

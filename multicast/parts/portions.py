@@ -37,13 +37,13 @@ def portions(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: in
 
 
 def split(whole: P, bytes_of: Callable[[Any], int], portion_bytes: int) -> list[P]:
-    """The message as it travels."""
+    """The message as the portions in which it travels."""
     lists = portions(whole.entries, bytes_of, portion_bytes)  # type: ignore[attr-defined]
     return [msgspec.structs.replace(whole, entries=some, number=n, count=len(lists)) for n, some in enumerate(lists)]
 
 
 class Assembly(Generic[T]):
-    """Puts the portions of each sender together again. One that was lost makes those after it worthless."""
+    """Puts the portions of each sender together again. If one is lost, those after it are dropped."""
 
     __slots__ = ("_lists",)
 
@@ -51,7 +51,7 @@ class Assembly(Generic[T]):
         self._lists: dict[ProcessId, list[T]] = {}
 
     def add(self, sender: ProcessId, number: int, count: int, items: list[T]) -> list[T] | None:
-        """Portion `number` of `count`, from 0 on. All items with the last one, None before."""
+        """Portion `number` of `count`, from 0 on. Returns all items with the last portion, None before."""
         if number == 0:
             self._lists[sender] = []
         held = self._lists.get(sender)
@@ -61,5 +61,5 @@ class Assembly(Generic[T]):
         return self._lists.pop(sender) if number == count - 1 else None
 
     def forget(self, sender: ProcessId) -> None:
-        """What this sender has begun will not go on."""
+        """What this sender has begun to send will not be completed."""
         self._lists.pop(sender, None)

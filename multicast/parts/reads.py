@@ -69,7 +69,8 @@ MESSAGES = (Confirm, Confirmed)
 
 
 class Led(Protocol):
-    """How a group is led, as `parts.leadership.Leadership` says it. joined: the ballot whose state this has."""
+    """How a group is led, as `parts.leadership.Leadership` tells it. joined: the ballot whose state this process
+    has."""
 
     election: Election[Any]
 
@@ -77,7 +78,8 @@ class Led(Protocol):
     def joined(self) -> Ballot: ...
 
     def is_current(self, ballot: Ballot) -> bool:
-        """Whether this process has joined this ballot, or may, and has promised none above it; no amnesiac has."""
+        """Whether this process has joined this ballot, or may, and has promised none above it. Never so of an
+        amnesiac."""
 
 
 class _Round:
@@ -99,7 +101,8 @@ class _Round:
 
 
 class LeaderReads:
-    """At one process, both sides. Call `read` and `end_batch` with the protocol's own, and merge `handlers`.
+    """At one process: as a leader that is asked, and as a member that confirms. Call `read` and `end_batch` with the
+    protocol's own, and merge `handlers`.
 
     announced: the last delivery that this leader has announced; None until it has announced all that it took over.
     queue: where members deliver by themselves: all that this leader knows of and has not delivered.
@@ -136,7 +139,7 @@ class LeaderReads:
             out.may_read(token, None)
 
     def end_batch(self, now: int, out: Outbox) -> None:
-        """Begin a round for what was asked; give up what this process cannot answer, or not any more."""
+        """Begin a round for what was asked; answer None to what this process cannot answer, or cannot any more."""
         leads = self._leadership.election.state is LEADER
         if self._rounds and not (leads and self._leadership.joined == self._rounds[-1].ballot):
             self._give_up(out)
@@ -176,11 +179,11 @@ class LeaderReads:
         self._answer(out)
 
     def _is_late(self, confirmed: Confirmed) -> bool:
-        """Whether a quorum had confirmed those rounds without it."""
+        """Whether a quorum had already confirmed those rounds when this word came."""
         return not self._rounds or confirmed.number < self._rounds[0].number
 
     def _answer(self, out: Outbox) -> None:
-        """What a quorum has confirmed, and nothing is left of whose backlog."""
+        """Answer the rounds that a quorum has confirmed and of whose backlog nothing is left."""
         rounds, has_quorum = self._rounds, self._leadership.election.views.has_quorum
         while rounds and has_quorum(rounds[0].ballot, rounds[0].members):
             position = self._position(rounds[0])
@@ -212,7 +215,7 @@ class LeaderReads:
         return now + self._retry_us
 
     def _give_up(self, out: Outbox) -> None:
-        """All that is under way."""
+        """Answer None to all that is under way."""
         for asked in self._rounds:
             self._refuse(asked.tokens, out)
         self._rounds.clear()

@@ -44,18 +44,18 @@ class PositionAsk(msgspec.Struct, array_like=True, tag=6, gc=False):
 
 
 class Position(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """So far."""
+    """I have delivered so far."""
 
     ballot: Ballot
     position: int
 
 
 class Reign:
-    """One member's. quorum: of the group. recent_us: a position that was told longer ago does not count.
+    """At one member. quorum: of the group. recent_us: a position that was told longer ago does not count.
 
-    state: see `TRANSITIONS`. ballot: the one that this process has promised, in consensus.
-    clock: from which a leader stamps. in_flight: what it has stamped, undecided. raised_to: up to where it has proposed
-    to move the log's clock. held: what was sent to it while it prepared its reign: (sender, message).
+    state: see `TRANSITIONS`. ballot: the one that this process has promised, in consensus. clock: from which a leader
+    stamps. in_flight: what it has stamped, undecided. raised_to: up to where it has proposed to move the log's clock.
+    held: what was sent to it while it prepared its reign: (sender, message).
     """
 
     def __init__(self, clock: str, quorum: int, recent_us: int):
@@ -83,7 +83,7 @@ class Reign:
         self._positions.clear()
 
     def promise(self, ballot: Ballot) -> None:
-        """Another ballot, of this process or of somebody else."""
+        """A higher ballot, of this process or of another one, was promised."""
         self._go("promise")
         self.ballot = ballot
         self.held.clear()
@@ -93,7 +93,7 @@ class Reign:
         self._go("lead")
 
     def reign(self, log_clock: int) -> list[tuple[ProcessId, AppMessage]]:
-        """Begin. Returns what was held."""
+        """The reign begins. Returns what was held."""
         self._go("reign")
         self.clock.advance(log_clock)
         self.raised_to = log_clock
@@ -101,7 +101,7 @@ class Reign:
         return held
 
     def end(self) -> None:
-        """Until the next ballot."""
+        """The reign ends before the ballot does."""
         self._go("end")
         self.held.clear()
 
@@ -111,8 +111,8 @@ class Reign:
             self._positions[sender] = (position.position, now)
 
     def furthest(self, now: int) -> tuple[int, ProcessId] | None:
-        """Up to where those who have told lately have delivered, and one who has; None if they are less than a quorum.
-        """
+        """The highest position that was told lately, and a member that told it; None if fewer than a quorum have told
+        theirs lately."""
         recent = {p: position for p, (position, at) in self._positions.items() if at >= now - self._recent_us}
         if len(recent) < self._quorum:
             return None

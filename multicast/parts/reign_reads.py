@@ -22,7 +22,7 @@ from multicast.types import Ballot, MessageId
 
 
 class ReignReads(LeaderReads):
-    """At one member. Call `begin`, too, when its reign does."""
+    """At one member. Call `begin`, too, when its reign begins."""
 
     def __init__(self, member: GroupMember, options: MemberOptions, deadlines: Deadlines):
         self.election = member.paxos.election

@@ -6,7 +6,7 @@ return that protocols share.
 
 What a protocol must do:
   - An amnesiac vouches for nothing: no promise, no vote, no acknowledgement, no stamp, no clock; it does not lead.
-  - Whoever stands for a ballot has it on disk before it asks for votes.
+  - A candidate has its ballot on disk before it asks for votes.
   - A ballot begins with a state formed from the votes of a quorum of the group.
   - `on_returned` gives a bound: who leads a ballot up to it begins a higher one; who leads a higher one sends its state
     to the asker.
@@ -16,7 +16,7 @@ What a protocol must do:
 Steps:
   1. A marker on disk, so that a restart does not make it a member again.
   2. Returned(question) to all other members, until each has answered Highest(question, ballot, reached). `ballot` is
-     the highest that the other has promised or stood for; none, if it is itself an amnesiac.
+     the highest that the other has promised or campaigned for; none, if it is itself an amnesiac.
   3. Answers count if a quorum of them names ballots, and those without one come from amnesiacs that were known as such
      before the question was asked; otherwise it asks everybody once more.
   4. `bound` is the highest ballot of the answers, `reach` the greatest `reached`. The amnesiac fetches the history up
@@ -29,8 +29,8 @@ its loss.
   - If c is an amnesiac and Y began before c's loss, a quorum V had voted for Y by then, p among them. The question was
     asked after c's loss. A quorum answers it with ballots; it has a member in common with V besides p, which voted
     for Y before it answered: its answer is at least Y.
-  - If Y did not begin before c's loss, p's old vote for it never counts: c has forgotten that it stood, and should it
-    stand for the same number again, then after its own return, for which p has answered it, and links are FIFO.
+  - If Y did not begin before c's loss, p's old vote for it never counts: c has forgotten that it campaigned, and should
+    it campaign for the same number again, then after its own return, for which p has answered it, and links are FIFO.
 (Who has voted for Y, lost its disk, and returned is in a ballot above Y, by the same argument.) So whatever p has
 forgotten concerns ballots up to `bound`: until its return it says nothing in any of them, after it it acts in higher
 ones only. To the others it looks like a slow member that keeps its promises.
@@ -79,8 +79,8 @@ class Returned(msgspec.Struct, array_like=True, tag=102, gc=False):
 
 
 class Highest(msgspec.Struct, array_like=True, tag=103, gc=False):
-    """The highest ballot that I have promised or stood for, and how much of the history I have. ballot None: my disk is
-    gone, too; life: then it differs in every life."""
+    """The highest ballot that I have promised or campaigned for, and how much of the history I have. ballot None: my
+    disk is gone, too; life: then it differs in every life."""
 
     question: int
     ballot: Ballot | None
@@ -92,17 +92,16 @@ MESSAGES = (Returned, Highest)
 
 
 def can_return(replicas: int) -> bool:
-    """Whether a group of so many has a quorum without one of them."""
+    """Whether a group of this size has a quorum without one of its members."""
     return replicas - 1 >= quorum_of(replicas)
 
 
 class Rejoin:
-    """One member's side, both roles: the amnesiac's and that of those who answer one.
+    """At one member, in both roles: the amnesiac's, and that of those who answer one.
 
-    period_us: how often the amnesiac repeats itself.
-    amnesiac: it is one, and must not vouch for anything.
-    bound: it may join ballots above this one; None until all others have answered. reach: how much of the history it
-    must have before it joins.
+    period_us: how often the amnesiac repeats itself. amnesiac: it is one, and must not vouch for anything. bound: it
+    may join ballots above this one; None until all others have answered. reach: how much of the history it must have
+    before it joins.
     """
 
     def __init__(self, views: Views, self_id: ProcessId, period_us: int, rng: random.Random):
@@ -125,8 +124,9 @@ class Rejoin:
     # -- the amnesiac -------------------------------------------------------------------------------------------------
 
     def restore(self, saved: Saved, now: int, out: Outbox) -> bool:
-        """The first call of a life. Whether this process is an amnesiac: then nothing that it finds on its disk says
-        anything about promises. Who does not belong to the first view and is new here has none, and need not ask."""
+        """The first call of a life. Returns whether this process is an amnesiac: then nothing that it finds on its disk
+        says anything about promises. A process that is new, and does not belong to the first view, has promised nothing
+        and need not ask."""
         kind = saved.values.get(MARKER_KEY)
         is_new = kind == _NEW or (saved.first and self._self_id not in self._views.of[0])
         self.amnesiac = is_new or saved.lost or kind is not None
@@ -138,14 +138,14 @@ class Rejoin:
         return self.amnesiac
 
     def on_highest(self, sender: ProcessId, answer: Highest, now: int) -> bool:
-        """Whether this was the last answer: then `bound` and `reach` are known from now on."""
+        """An answer. Returns whether it was the last one: from then on `bound` and `reach` are known."""
         if not self.amnesiac or answer.question != self._question or self.bound is not None:
             return False
         self._answers[sender] = answer
         return self._conclude(now)
 
     def _conclude(self, now: int) -> bool:
-        """Once all others have answered."""
+        """Find `bound` and `reach`, once all others have answered."""
         if any(p not in self._answers for p in self._others):
             return False
         ballots = [a.ballot for a in self._answers.values() if a.ballot is not None]
@@ -161,8 +161,8 @@ class Rejoin:
         return True
 
     def tick(self, now: int, out: Outbox) -> int | None:
-        """Repeat what is asked. The next instant, or None. Once `bound` is known, to be called only with the history up
-        to `reach`, and with no state of a ballot above `bound` in hand."""
+        """Repeat the question. Returns the next instant, or None. Once `bound` is known, to be called only while the
+        history up to `reach` is here and the state of a ballot above `bound` is not."""
         if not self.amnesiac:
             return None
         if now >= self._repeat_at:
@@ -179,20 +179,21 @@ class Rejoin:
 
     @property
     def is_new(self) -> bool:
-        """It was never a member, and has forgotten nothing."""
+        """Whether it was never a member: then it has forgotten nothing."""
         return self.amnesiac and self.bound == _NO_PAST
 
     def ask_more(self) -> None:
-        """The group has other members than was known when the answers came."""
+        """Ask again: the group has members that were not known when the answers came."""
         if self.amnesiac and self.bound != _NO_PAST:
             self.bound = None
 
     def may_join(self, ballot: Ballot) -> bool:
-        """Whether a state of this ballot may be taken. Who is no amnesiac decides by other rules."""
+        """Whether an amnesiac may take over a state of this ballot. True for any other process, which goes by other
+        rules."""
         return not self.amnesiac or (self.bound is not None and ballot > self.bound)
 
     def finish(self, out: Outbox) -> None:
-        """The state of a ballot above `bound` is being put, in this batch: a member again."""
+        """Be a member again: the state of a ballot above `bound` is being put, in this batch."""
         if self.amnesiac:
             self.amnesiac = False
             self._answers.clear()
@@ -203,7 +204,7 @@ class Rejoin:
     def on_returned(
         self, sender: ProcessId, message: Returned, highest: Ballot, reached: int, out: Outbox
     ) -> Ballot | None:
-        """Answers. If the asker has all answers, its bound: see the module's docstring for what to do then."""
+        """Answer an amnesiac. Returns its bound if it has all answers: see the module for what to do then."""
         if message.bound is None:
             ballot = None if self.amnesiac and not self.is_new else highest
             out.send((sender,), Highest(message.question, ballot, reached, self._life))

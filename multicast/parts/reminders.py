@@ -43,7 +43,7 @@ MESSAGES = (Forgot, Reminder)
 
 
 class Reminders:
-    """What one process without memory has been told. numbers, watermark: the highest of the answers."""
+    """What an amnesiac has been told. numbers, watermark: the highest of the answers."""
 
     def __init__(self, self_id: ProcessId, topology: Topology, period_us: int):
         self.numbers: dict[GroupId, int] = dict.fromkeys(topology.groups, 0)
@@ -55,11 +55,12 @@ class Reminders:
         self._question = self._ask_at = 0
 
     def begin(self, now: int, rng: random.Random) -> None:
-        """This life is without memory."""
+        """This process has lost its disk: begin to ask."""
         self._question = now << 8 | rng.getrandbits(8)
 
     def tick(self, now: int, out: Outbox) -> bool:
-        """Ask those who have not answered. Whether a period has passed, in which other things should be asked, too."""
+        """Ask those who have not answered. Returns whether a period has passed, so that other things should be asked,
+        too."""
         if now < self._ask_at:
             return False
         self._ask_at = now + self._period_us

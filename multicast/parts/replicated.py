@@ -86,7 +86,7 @@ class ReplicatedOptions(MemberOptions, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReplicatedSkeen(MulticastProtocol):
-    """One process. Protocols say to whom stamps go and what follows from them: `_tell_stamp`, `_conclude`.
+    """At one process. Protocols add to whom stamps go and what follows from them: `_tell_stamp`, `_conclude`.
 
     log: this process's deliveries. member: its part in its group. stamps: id -> group -> decided local timestamp, as
     heard. leaders: group -> the latest ballot heard of.
@@ -138,7 +138,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self._take(sender, multicast.message, now, out)
 
     def _take(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
-        """At the leader: assign it, once."""
+        """At the leader: have the message assigned, once."""
         groups = message.destinations
         if self.group not in groups or any(g not in self.topology.groups for g in groups):
             raise PeerError(f"a message for groups {groups} at group {self.group}")
@@ -153,7 +153,8 @@ class ReplicatedSkeen(MulticastProtocol):
                 self._refer(message.origin, out)  # it may have asked a former leader, who is dead
 
     def _refers(self, sender: ProcessId, out: Outbox) -> bool:
-        """Whether this process does not act as the leader; then it says who does, if that is somebody else."""
+        """Whether this process leaves the message to somebody else, because it does not act as the leader; then it says
+        who does, if it knows."""
         if self.member.acting:
             return False
         if self.member.leader != self.self_id:
@@ -164,7 +165,7 @@ class ReplicatedSkeen(MulticastProtocol):
         out.send((sender,), LeaderIs(self.member.paxos.promised))
 
     def _payload(self, message_id: MessageId) -> AppMessage | None:
-        """Of a message that a leader lacks, to which this process has told its stamp."""
+        """A message whose payload a leader of another group lacks, and of which this process has told its stamp."""
         entry = self.member.entry_of(message_id)
         if entry is None:
             return None
@@ -217,7 +218,7 @@ class ReplicatedSkeen(MulticastProtocol):
     # -- stamps -------------------------------------------------------------------------------------------------------
 
     def _tell_stamp(self, entry: Entry, out: Outbox) -> None:
-        """At the leader: the stamp is decided; tell it."""
+        """At the leader, when the stamp is decided: tell it."""
         raise NotImplementedError
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
@@ -258,12 +259,12 @@ class ReplicatedSkeen(MulticastProtocol):
             held[group] = max(local, held[group])
 
     def _expect(self, message_id: MessageId, now: int) -> None:
-        """Something is held of this message, which may never come."""
+        """Stamps are held of this message, which may never come; they are forgotten after a while."""
         self._strays.append((now, message_id))
         self._deadlines.by("strays", now + _STRAY_RETRIES * self.options.retry_us)
 
     def _forget_strays(self, now: int, out: Outbox) -> int | None:
-        """What is held of messages that have not come for long."""
+        """Forget the stamps of messages that have not come for long."""
         strays, patience = self._strays, _STRAY_RETRIES * int(self.options.retry_us)
         while strays and strays[0][0] <= now - patience:
             message_id = strays.popleft()[1]
@@ -296,7 +297,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self._learn_leader(self.topology.group_of[sender], message.ballot, now, sender)
 
     def _learn_leader(self, group: GroupId, ballot: Ballot, now: int, by: ProcessId | None = None) -> None:
-        """Ask again about what waits, if there is somebody new to ask (`KnownLeaders.learn`)."""
+        """Another process may lead this group: if so, ask it about what waits (`KnownLeaders.learn`)."""
         if self.leaders.learn(group, ballot, by):
             self._retries.hurry()
             self._submissions.hurry()

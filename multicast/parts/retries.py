@@ -26,11 +26,11 @@ import msgspec
 from multicast.types import AppMessage
 
 IDS_MAX = 64
-"""In one question."""
+"""How many ids are in one question."""
 AT_MOST_IDS = msgspec.Meta(max_length=IDS_MAX)
-"""Of a list in a message: a longer one is refused before it is looked at."""
+"""Of a list in a message: a longer one is refused before it is decoded."""
 RESENT_BYTES = 1024 * 1024
-"""Of payload, as the answer to one question."""
+"""How much payload is sent again as the answer to one question."""
 WINDOW_MIN = IDS_MAX
 WINDOW_MAX = 8 * IDS_MAX
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Retries(Generic[K]):
-    """Keys that wait. period_us: after which one is asked for the first time, if it still waits then."""
+    """What waits for an answer, by keys. period_us: after how long a key is asked about for the first time."""
 
     __slots__ = ("_asked", "_count", "_expiry", "_heap", "_now", "_rng", "_since", "_times", "_turn_at", "_typical_us",
                  "_waiting", "congestion_window", "period_us")  # fmt: skip
@@ -70,7 +70,7 @@ class Retries(Generic[K]):
         return key in self._waiting
 
     def add(self, key: K, now: int) -> bool:
-        """Wait for it, unless it is waited for already. Whether it is new here."""
+        """Wait for this key, unless it is waited for already. Returns whether it is new."""
         if key in self._waiting:
             return False
         self._now = now
@@ -90,7 +90,7 @@ class Retries(Generic[K]):
         heappush(self._heap, (due, self._count, key))
 
     def discard(self, key: K) -> None:
-        """It has come, or is not wanted any more."""
+        """This key has come, or is not wanted any more."""
         if self._waiting.pop(key, None) is None:
             return
         del self._times[key]
@@ -103,7 +103,7 @@ class Retries(Generic[K]):
             heapify(self._heap)
 
     def answered(self, key: K) -> None:
-        """There was an answer about it, which may not be all that is waited for: there is room for another question."""
+        """There was an answer about this key, which may not be all that it waits for: another question may be asked."""
         if self._asked.pop(key, None) is not None:
             self.congestion_window = min(self.congestion_window + 1, WINDOW_MAX)
 
@@ -118,7 +118,7 @@ class Retries(Generic[K]):
         self._expiry.clear()
 
     def hurry(self) -> None:
-        """All are due, the oldest first, as if never asked: whom to ask has changed."""
+        """All keys are due, the oldest first, as if none had been asked about: another process is to be asked now."""
         self._times = dict.fromkeys(self._times, 0)
         oldest = sorted(self._waiting, key=lambda key: (self._since[key], self._waiting[key]))
         self._heap = [(0, count, key) for count, key in enumerate(oldest, self._count + 1)]
@@ -129,11 +129,11 @@ class Retries(Generic[K]):
         self._turn_at = 0
 
     def times(self, key: K) -> int:
-        """How often it has been due, this time included."""
+        """How often this key has been due, this time included."""
         return self._times[key]
 
     def due(self, now: int) -> list[K]:
-        """Those to ask about now; each waits anew."""
+        """The keys to ask about now; each waits anew."""
         if not self._waiting or now < self._turn_at:
             return []
         self._now = now
@@ -160,7 +160,7 @@ class Retries(Generic[K]):
         return due
 
     def _expire(self, now: int) -> None:
-        """What was asked about a period ago and has not come makes room for others."""
+        """A key that was asked about a period ago and was not answered makes room for others."""
         late = False
         while self._expiry and self._expiry[0][0] <= now:
             expiry, key = self._expiry.popleft()
@@ -184,7 +184,7 @@ class Retries(Generic[K]):
 
 
 def in_questions(items: Sequence[T]) -> Iterable[list[T]]:
-    """In lists that fit into one question each."""
+    """The items in lists, each of which fits into one question."""
     return (list(items[first : first + IDS_MAX]) for first in range(0, len(items), IDS_MAX))
 
 

@@ -77,7 +77,7 @@ class Sequence:
         return len(self._places)
 
     def restore(self, values: Mapping[bytes, bytes], now: int) -> None:
-        """What is on disk."""
+        """From what is on disk."""
         for key, value in values.items():
             if key[:1] == _ENTRY_PREFIX:
                 state = _decode(value)
@@ -102,14 +102,14 @@ class Sequence:
         return entry
 
     def place(self, entry: Entry, stamp: Stamp, out: Outbox) -> None:
-        """T has this message there. What it had of it before is settled, and will be installed."""
+        """T has this message at this place. Whatever T had there before is settled, and will be installed."""
         self._places.pop(entry.place, None)
         entry.put(stamp, self._has_quorum)
         self._put(entry)
         self._save(entry, out)
 
     def install(self, message: AppMessage, epoch: Ballot, ts: int, now: int, out: Outbox) -> Entry:
-        """Delivered elsewhere, with this stamp."""
+        """A message was delivered elsewhere, with this stamp."""
         entry = self.pending(message.id, now)
         entry.take(message)
         entry.epoch, entry.ts = epoch, ts
@@ -117,7 +117,7 @@ class Sequence:
         return entry
 
     def forget(self, entry: Entry, out: Outbox) -> None:
-        """Nobody needs this message here, be it settled or void."""
+        """Nobody needs this message here any more: it is settled, or void."""
         if entry.position:
             self._leave_out(entry)
         self._places.pop(entry.place, None)
@@ -142,8 +142,8 @@ class Sequence:
         return [e.state() for e in self.entries.values() if e.epoch is not None and e.message is not None]
 
     def begin(self, kept: Iterable[MessageId], length: int, reach: int, out: Outbox) -> None:
-        """Another T, so long. It is empty until its messages, `kept` among those here, are placed; delivered ones stay
-        beside it."""
+        """Take over another T, of this length. It is empty until its messages, of which `kept` are here, are placed;
+        messages that were delivered here stay, without a place."""
         self._places.clear()
         self._expected.clear()
         self._primarys_length = 0
@@ -170,7 +170,7 @@ class Sequence:
             self._expected[proposal.place] = proposal
 
     def next(self) -> Stamp | None:
-        """What is proposed for the next place."""
+        """The proposal for the next place, if it has come."""
         return self._expected.get(self.length)
 
     def extend(self, length: int) -> None:
@@ -180,7 +180,7 @@ class Sequence:
         self.length = max(self.length, length)
 
     def forget_proposals(self) -> None:
-        """Their epoch is over."""
+        """The epoch of the waiting proposals is over."""
         self._expected.clear()
 
     # -- what was lost on the way -------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Sequence:
         self._primarys_length = length
 
     def refill(self, fetch: Fetch, clock: int, portion_bytes: int) -> list[Refill]:
-        """The answer, in portions."""
+        """The answer to a follower whose T is short, in portions."""
         first = fetch.length
         if self.length - first > len(self._places):
             chosen = sorted((e for place, e in self._places.items() if place >= first), key=lambda e: e.place)

@@ -89,7 +89,7 @@ class Entry:
         self.seen_at = now
 
     def take(self, message: AppMessage) -> None:
-        """Its payload is here."""
+        """Its payload has come."""
         groups = b"".join(g.to_bytes(2, "big") for g in message.destinations)
         self.message = message
         self.digest = blake2b(message.payload + groups, digest_size=8).digest()
@@ -105,7 +105,7 @@ class Entry:
         return Stamp(self.id, self.place, self.ts, self.epoch, self.digest if with_digest else b"")
 
     def put(self, stamp: Stamp, has_quorum: HasQuorum) -> None:
-        """T has it so from now on."""
+        """T has the message with this stamp from now on."""
         self.place, self.epoch, self.ts = stamp.place, stamp.epoch, stamp.ts
         self.final = None
         self.locals.pop(self.group, None)
@@ -113,7 +113,7 @@ class Entry:
             self.locals[self.group] = stamp.ts
 
     def take_out(self) -> None:
-        """T does not have it any more."""
+        """T does not have the message any more."""
         self.place, self.epoch, self.ts, self.final = -1, None, 0, None
         self.locals.pop(self.group, None)
 
@@ -135,7 +135,7 @@ class Entry:
         return True
 
     def recount(self, has_quorum: HasQuorum) -> bool:
-        """Who belongs to an epoch of another group may be known only now. Whether that decides a stamp."""
+        """It has become known who belongs to an epoch of another group. Returns whether a stamp is decided by that."""
         decided = False
         for (group, epoch, ts), held in self.acks.items():
             if group != self.group and group not in self.locals and has_quorum(group, epoch, held):
@@ -144,7 +144,7 @@ class Entry:
         return decided
 
     def is_acknowledged_by(self, process: ProcessId) -> bool:
-        """Whether that process of the own group has acknowledged what T has."""
+        """Whether that process of the own group has acknowledged the stamp that T has."""
         return self.epoch is not None and process in self.acks.get((self.group, self.epoch, self.ts), ())
 
     def silent(self, group: GroupId, members: Sequence[ProcessId]) -> list[ProcessId]:
@@ -158,8 +158,8 @@ class Entry:
         return [p for p in members if p not in heard]
 
     def decide(self, window: Window) -> Timestamp:
-        """Lines 12 and 19, of a message in T: the final timestamp, then it is `final`, too; or one that it will not be
-        below."""
+        """Lines 12 and 19, of a message in T. Returns its final timestamp, and has it in `final`, if that is decided;
+        otherwise a timestamp that its final one will not be below."""
         assert self.message is not None
         needs = window.needs(self.message, self.ts, self.group)
         limit = window.limit(self.id) if len(needs) > 1 else NEVER - 1
@@ -176,7 +176,7 @@ class Entry:
         return ts <= limit and any(other > limit for group, other in self.locals.items() if group != self.group)
 
     def learn_final(self, group: GroupId, final: Timestamp, window: Window) -> None:
-        """Another group has delivered it: late, for itself, or at what all have decided."""
+        """Another group has delivered it: at its own late stamp, or at the timestamp that all groups have decided."""
         assert self.message is not None
         limit = window.limit(self.id)
         if final.time > limit:
@@ -197,7 +197,7 @@ class Entry:
         return seen(phase, local if known else None, self.final, blocked_by, self.locals, place=self.place)
 
     def delivered(self, final: Timestamp, position: int) -> None:
-        """Here; nothing is counted any more."""
+        """It was delivered here; acknowledgements are not counted any more."""
         self.final, self.position = final, position
         self.acks.clear()
         self.locals.clear()

@@ -73,11 +73,10 @@ def carried(values: list[bytes]) -> list[AppMessage]:
 
 
 class Stream:
-    """One member's side.
+    """The log of a group as one member has it.
 
     receivers: the other groups to which this one may send. announced: senders request barriers for their first stamps
-    by themselves (Section 3.2).
-    group: the own one. base: the log so far. kept: up to where instances are dropped.
+    by themselves (Section 3.2). group: the own one. base: the log so far. kept: up to where instances are dropped.
     """
 
     def __init__(self, topology: Topology, group: GroupId, receivers: tuple[GroupId, ...], announced: bool):
@@ -98,7 +97,7 @@ class Stream:
             self.base = self.kept.copy()
 
     def adopt(self, base: Base, out: Outbox) -> None:
-        """A peer's log has come further, and is dropped up to there."""
+        """Take over a peer's log, which has come further and is dropped up to there."""
         self.kept = base
         self.base = base.copy()
         self._records.clear()
@@ -161,7 +160,7 @@ class Stream:
 
     @property
     def droppable(self) -> bool:
-        """Whether there are instances that may be dropped one day."""
+        """Whether there are instances that have not been dropped yet."""
         return bool(self._records)
 
     @property

@@ -54,10 +54,10 @@ Take = Callable[[ProcessId, AppMessage, int, Outbox], None]
 
 
 class Submissions:
-    """At one process, both sides: the sender's, and that of those whom senders ask.
+    """At one process: as a sender, and as one that senders ask.
 
-    entry_points: to whom a message is sent first. period_us: between a submission and the first question.
-    handlers: for `MESSAGES`; the protocol takes them into its own.
+    entry_points: to whom a message is sent first. period_us: between a submission and the first question. handlers: for
+    `MESSAGES`; the protocol takes them into its own.
 
     What the protocol tells: delivered_at(id): the timestamp of a delivery that a sender is to hear of. lacks(id), of
     what was not delivered: whether this process needs the payload. take(sender, message, now, out): a copy has come.
@@ -97,12 +97,12 @@ class Submissions:
         return len(self._messages)
 
     def add(self, message: AppMessage, now: int) -> None:
-        """Just sent."""
+        """A message that was just sent."""
         if self._retries.add(message.id, now):
             self._messages[message.id] = message
 
     def submit(self, message: AppMessage, now: int) -> None:
-        """It is sent at the end of the batch."""
+        """A message that is to be sent at the end of the batch."""
         self.add(message, now)
         self._fresh.setdefault(message.destinations, []).append(message)
 
@@ -118,7 +118,7 @@ class Submissions:
         self._fresh.clear()
 
     def remove(self, message_id: MessageId) -> None:
-        """It was delivered."""
+        """This message was delivered."""
         if self._messages.pop(message_id, None) is not None:
             self._retries.discard(message_id)
 
@@ -152,7 +152,7 @@ class Submissions:
             self._take(sender, message, now, out)
 
     def hurry(self) -> None:
-        """Whom to ask has changed: ask at once."""
+        """Another process is to be asked now: ask at once."""
         self._retries.hurry()
 
     def tick(self, now: int, out: Outbox) -> int:

@@ -19,9 +19,9 @@ _RELUCTANCE = 4
 
 
 class LeaderTimer:
-    """timeout_us: silence of `timeout_us` to twice that lets `due` return True. heartbeat_us: how often a leader is
-    heard at least. reluctant: this process should not lead (`MulticastProtocol.on_clock`), and waits four times as
-    long. cut_off: there is no connection to the leader: a hint that it is dead."""
+    """timeout_us: `due` is True after a silence that is drawn from this to twice as long. heartbeat_us: how often a
+    leader is heard at least. reluctant: this process should not lead (`MulticastProtocol.on_clock`), and waits four
+    times as long. cut_off: there is no connection to the leader: a hint that it is dead."""
 
     __slots__ = ("_cut_off_share", "_heard", "_last", "_not_before", "_patience", "_relieving", "_rng", "_share",
                  "cut_off", "reluctant", "timeout_us")  # fmt: skip
@@ -56,13 +56,13 @@ class LeaderTimer:
         self._patience = int(self.timeout_us * share * (1.0 + self._rng.random()))
 
     def asked(self, now: int) -> None:
-        """Whether others miss the leader, too; not again before a while."""
+        """The others were asked whether they miss the leader, too; not to be asked again before a while."""
         self._not_before = now + int(self.timeout_us * _ASKED_AGAIN * (1.0 + self._rng.random()))
 
     @property
     def _hurry(self) -> float:
-        """The share of its patience that this process has with a leader to which there is no connection: it has to have
-        been heard before, or it may be about to start."""
+        """The share of its patience that this process has with a leader to which there is no connection. It must have
+        been heard before; one that was not may be about to start."""
         return self._cut_off_share if self.cut_off and self._heard else 1.0
 
     @property
@@ -75,5 +75,5 @@ class LeaderTimer:
         return now >= self.deadline
 
     def misses(self, now: int) -> bool:
-        """Whether the leader has been silent for so long that the most impatient would be due."""
+        """Whether the leader has been silent for so long that a member with the least patience would be due."""
         return now >= self._last + int(self.timeout_us * self._share * self._hurry)

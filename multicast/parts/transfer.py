@@ -41,12 +41,12 @@ S = TypeVar("S", bound=State)
 
 
 class StateTransfer(Generic[S]):
-    """One member's side, of both kinds.
+    """At one member: as one that needs a state, and as one that is asked for its own.
 
-    kind: the message type of the user's state. deadlines: the user's; this part has a timer there, "state".
-    position(): the number of deliveries here. is_needed(): whether this process lacks what is dropped. give(): its
-    state in portions, none if it must not give any. adopt(state, now, out): the deliveries that precede it are here.
-    handlers: for `StateAsk` and `kind`; the protocol takes them into its own.
+    kind: the message type of the user's state. deadlines: the user's; this part has a timer there, "state". position():
+    the number of deliveries here. is_needed(): whether this process lacks what is dropped. give(): its state in
+    portions, none if it must not give any. adopt(state, now, out): the deliveries that precede it are here. handlers:
+    for `StateAsk` and `kind`; the protocol takes them into its own.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StateTransfer(Generic[S]):
         return self.peers[self._turn % len(self.peers)]
 
     def ask(self, now: int, out: Outbox) -> None:
-        """What this process lacks is dropped."""
+        """Ask for a state: what this process lacks is dropped."""
         if self.peers and not self._deadlines.is_set("state"):
             self._deadlines.by("state", now + self._period_us)
             out.send((self.next_peer(),), StateAsk())
@@ -114,5 +114,5 @@ class StateTransfer(Generic[S]):
         self._adopt(state, now, out)
 
     def forget(self, peer: ProcessId) -> None:
-        """What this peer has begun to send will not go on."""
+        """The state that this peer has begun to send will not be completed."""
         self._assembly.forget(peer)

@@ -29,8 +29,8 @@ class Applied(msgspec.Struct, array_like=True, tag=5, gc=False):
 
 
 class Truncation:
-    """One member's. deadlines: the user's; this part adds a timer, "applied". applied(): what there is to tell; None if
-    this process must not vouch for anything."""
+    """At one member. deadlines: the user's; this part adds a timer, "applied". applied(): what there is to tell; None
+    if this process must not vouch for anything."""
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class Truncation:
             out.send_durable(self._members, applied)
 
     def heard(self, sender: ProcessId, applied: Applied, instance: int) -> int:
-        """A member has told; this one has applied up to `instance`. Up to where instances may be dropped now."""
+        """A member has told; this one has applied up to `instance`. Returns up to where instances may be dropped
+        now."""
         reached = self._reached
         reached[sender] = max(reached[sender], applied.instance)
         quorum = reached_by_majority(reached.values())

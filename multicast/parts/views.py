@@ -119,12 +119,12 @@ Span = tuple[ProcessId, int, int]
 
 
 def bytes_of(cast: Cast) -> int:
-    """About its size, but for what each has."""
+    """About its size, without what every cast has."""
     return 5 * len(cast.past) + sum(100 + len(message.payload) for message in cast.messages)
 
 
 class Gathering:
-    """The flush of one view, at its coordinator."""
+    """The flush of one view, as its coordinator has it."""
 
     def __init__(self, number: int, members: Sequence[ProcessId], topology: Topology):
         self.number = number
@@ -138,8 +138,9 @@ class Gathering:
             self.replies[sender] = reply
 
     def among(self, processes: Collection[ProcessId]) -> Gathering:
-        """The same, as if nobody else had answered, nor anybody outside the view for whom the casts that it lacks are
-        not kept any more. (What a member has dropped, all members hold.) What is collected is shared."""
+        """The same flush, as if only these processes had answered; nor does the answer of a process outside the view
+        count if the casts that it lacks are not kept any more. (What a member has dropped, all members hold.) What is
+        collected is shared with this one."""
         other = type(self)(self.number, self.members, self._topology)
         given = {p: reply for p, reply in self.replies.items() if p in processes}
         bases = [reply.base for p, reply in given.items() if p in self.members]
@@ -151,7 +152,7 @@ class Gathering:
         return other
 
     def keep(self, casts: Iterable[Cast]) -> None:
-        """Copies of casts."""
+        """Copies of casts have come."""
         for cast in casts:
             if cast.view == self.number:
                 self._casts[cast.author, cast.number] = cast
@@ -184,7 +185,7 @@ class Gathering:
         return [min(r.held[k] for r in staying.values()) for k in range(len(self.members))]
 
     def lacking(self) -> dict[ProcessId, list[Span]]:
-        """Whom to ask for which casts, so that `result` can be given."""
+        """Which casts are to be asked of whom, so that `result` can be given."""
         asks: dict[ProcessId, list[Span]] = {}
         for k, (low, high) in enumerate(zip(self.held_by_all(), self.cut(), strict=True)):
             author = self.members[k]

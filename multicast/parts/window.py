@@ -9,7 +9,7 @@ NEVER = 1 << 63
 
 
 class Window:
-    """us: microseconds after its creation at which a message can still be stamped in time; 0: always."""
+    """us: for how many microseconds after its creation a message can still be stamped in time; 0: for ever."""
 
     __slots__ = ("us",)
 

@@ -25,7 +25,7 @@ latest ballot.
     Confirm, Confirmed: parts.reads
 
 Deviations from the figures, with reasons:
-1. `Delivered` (line 22) lives for one reign: a leader that gets a delivered message back as ACCEPTED must send it
+1. `Delivered` (line 22) counts in one ballot only: a leader that gets a delivered message back as ACCEPTED must send it
    again.
 2. A candidate acts on the first quorum of NEWLEADER_ACKs only; later ones get its present state (parts.leadership).
 3. Phase and timestamps of a DELIVER are stored even if its delivery is filtered as a duplicate (line 25).

@@ -364,7 +364,7 @@ class LeadsAgain(WhiteBox):
     part="leadership",
 )
 class ReassuredAfterPromise(WhiteBox):
-    """Who has promised another ballot is kept from standing by heartbeats of the old leader."""
+    """Who has promised another ballot is kept from campaigning by heartbeats of the old leader."""
 
 
 @rewrite("_on_heartbeat", "if ballot > self.election.promised or now >= self._vote_again_at:", "if False:",
