@@ -43,7 +43,7 @@ Method = Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]
 
 
 def _method(make: Callable[P, Request[T]]) -> Method[P, T]:
-    """The method that makes this request and waits for what its answer says."""
+    """The method that makes this request, sends it, and returns what its answer says."""
 
     @documented_by(make)
     async def method(self: AsyncClient, /, *args: P.args, **named: P.kwargs) -> T:
@@ -111,13 +111,13 @@ class AsyncClient:
         await self.attempts.close()
 
     async def run(self, request: Request[T]) -> T:
-        """Make a request of `client_sdk.requests`; what its answer says. All methods do."""
+        """Send a request of `client_sdk.requests` and return what its answer says. All methods do this."""
         return await self.attempts.run(request)
 
     def namespace(self, prefix: bytes | str) -> AsyncClient:
-        """This client for the keys that begin with `prefix`, which it adds to all it sends and takes off what it gets:
-        keys, scans, watches, transactions, names of locks and elections. ValueError with an empty `{}` in it. It shares
-        the connections: closing one closes both."""
+        """This client for the keys that begin with `prefix`. It adds the prefix to all keys that it sends and takes it
+        off those that it gets: of keys, scans, watches, transactions, and the names of locks and elections. ValueError
+        if the prefix has an empty `{}` in it. It shares the connections: closing one closes both."""
         view = copy(self)
         view.keys = self.keys.within(prefix)
         return view
@@ -237,14 +237,15 @@ class AsyncClient:
     def lock(
         self, name: str, *, ttl: float = TTL_SECONDS, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Lock]:
-        """Hold the lock of this name while the block runs: nobody else does who asks for it so. TimeoutError if others
-        have it for `timeout` seconds, Unavailable or OutcomeUnknown if nobody answers in them; None: wait. It is lost,
-        see `Lock`, when it cannot be renewed for `ttl` seconds; so long others wait if this process dies."""
+        """Hold the lock of this name while the block runs; nobody else who asks for it holds it then. `timeout`:
+        TimeoutError if others have it for so many seconds, Unavailable or OutcomeUnknown if nobody answers in that
+        time; None: wait. The lock is lost (see `Lock`) if it cannot be renewed for `ttl` seconds; for so long others
+        wait if this process dies."""
         return sessions.lock(self.attempts, self.keys, name, ttl, timeout)
 
     @asynccontextmanager
     async def election(self, name: str, *, ttl: float = TTL_SECONDS) -> AsyncIterator[Election]:
-        """Take part in the election of this name, or look on. Where the block ends it resigns."""
+        """Take part in the election of this name, or only observe it. At the end of the block this session resigns."""
         async with self.session(ttl=ttl) as own:
             yield Election(self.attempts, self.keys, name, own)
 
@@ -261,7 +262,8 @@ class AsyncClient:
     async def transact(
         self, function: Callable[[InteractiveTransaction], Awaitable[T]], *, timeout: float | None = None
     ) -> T:
-        """Run `function` in an interactive transaction, again after each Conflict, until it commits; its return value.
+        """Run `function` in an interactive transaction, again after each Conflict, until it commits; returns what it
+        returned.
 
         `function` must be fit to run several times. After `timeout` seconds the last Conflict is raised. An
         OutcomeUnknown is raised at once: running again could do the work twice.

@@ -1,8 +1,11 @@
-"""How a request is made. A write gets its id (a UUIDv7) before its first attempt and keeps it through every retry: the
-cluster applies an id once and answers every repetition with the first result, so a retry is always safe. An attempt
-goes to the best replica that `routing.Router` knows. It is repeated, elsewhere, when the connection failed, when
-nothing intelligible came back in `attempt_timeout`, or when the server's problem says `retryable`; never otherwise. If
-it is unanswered for a while, it is made at another replica as well (`hedging`); the first answer that decides counts.
+"""How a request is made: its attempts, and what is certain when the time is over.
+
+A write gets its id (a UUIDv7) before its first attempt and keeps it through every retry: the cluster applies an id once
+and answers every repetition with the first result, so a retry is always safe. An attempt goes to the best replica that
+`routing.Router` knows. It is repeated, elsewhere, when the connection failed, when nothing intelligible came back in
+`attempt_timeout`, or when the server's problem says `retryable`; never otherwise. If it is unanswered for a while, it
+is made at another replica as well (`hedging`); the first answer that decides counts.
+
 When `timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
 `OutcomeUnknown`. What an earlier, unanswered attempt did is decided only by an answer that came out of the order itself
 (a result, a failed condition, an expired id), or by a refusal that every replica would give at any time. An id that the
@@ -77,15 +80,16 @@ class _Again(Exception):
 
 
 def _wait(state: RetryCallState) -> float:
-    """Those who were refused together do not come back together."""
+    """With a random share: those who were refused together should not come back together."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.pause if isinstance(error, _Again) else 0.0
     return asked * random.uniform(1.0, 2.0) + float(_backoff(state))
 
 
 class _Call:
-    """One request and what its attempts have shown so far. deadline: of the loop's clock. url: who is asked, or has
-    answered. untrusted: how often somebody had no certificate that is trusted. seen: of one that is to be answered."""
+    """One request and what its attempts have shown so far. deadline: of the loop's clock. url: the replica that is
+    asked, or has answered. untrusted: how often somebody had no certificate that is trusted. seen: what `on_done` will
+    be told of it."""
 
     __slots__ = ("deadline", "maybe_sent", "request", "seen", "tried", "untrusted", "url")
 
@@ -100,7 +104,8 @@ class _Call:
         self.untrusted = 0
 
     def give_up(self, detail: str, code: str = "", status: int = 0, unsent: type[KvError] = Unavailable) -> KvError:
-        """The exception for a call that ends without an answer that decides it. unsent: what it is without effect."""
+        """The exception for a call that ends without an answer that decides it. unsent: its class if no attempt can
+        have had an effect."""
         kind = OutcomeUnknown if self.maybe_sent and self.request.message_id is not None else unsent
         return kind(detail, code=code, status=status, message_id=self.request.message_id)
 
@@ -150,8 +155,8 @@ class Attempts:
     async def watch(
         self, query: str, after: Timestamp | None, progress: bool, seconds: float | None
     ) -> AsyncIterator[Event]:
-        """What `GET /v1/watch` tells, by one replica after the other. seconds: so long nobody may serve it; they begin
-        where a stream ends, for whoever takes events slowly asks nobody meanwhile."""
+        """The events of `GET /v1/watch`, by one replica after the other. seconds: for how long no replica may serve it;
+        this begins where a stream ends, since a program that takes events slowly asks nobody meanwhile."""
         loop, patience = self._own_loop(), self.timeout if seconds is None else seconds
         call, pause = _Call(requests.cluster(), loop.time() + patience), WATCH_PAUSE_SECONDS
         while not self._closed:
@@ -191,7 +196,7 @@ class Attempts:
         return loop
 
     async def _repeat(self, request: Request[T], call: _Call, seconds: float, first: _Again) -> T:
-        """What follows the first attempt: most requests need none of it."""
+        """The attempts after the first one; most requests need none."""
         retrying = AsyncRetrying(
             stop=stop_before_delay(call.deadline - asyncio.get_running_loop().time()),
             wait=_wait,
@@ -249,7 +254,7 @@ class Attempts:
         return url
 
     async def _again(self, call: _Call) -> Received | None:
-        """See `Hedges`. Whatever comes of it, the request was sent twice."""
+        """A second attempt beside an unanswered one: see `Hedges`. Whatever comes of it, the request was sent twice."""
         first, url = call.url, self._choose(call.request, call)
         if url == first:
             return None
@@ -289,7 +294,7 @@ class Attempts:
         return _Again(detail, code, status, pause)
 
     def _raise_problem(self, call: _Call, url: str, received: Received) -> NoReturn:
-        """Every answer that is no success ends here."""
+        """Raise what an answer other than success says."""
         status, fields, body = received
         problem = parse_problem(body)
         if problem is None:
@@ -329,7 +334,7 @@ class Attempts:
         return self._router.view is None or now - self._refreshed_at > self._refresh_every
 
     async def _renew_view(self, deadline: float) -> None:
-        """In the background, if there is one at all."""
+        """Ask for the view; in the background, if there is one already."""
         now = asyncio.get_running_loop().time()
         if now - self._refreshed_at > self._refresh_every:
             self._start_refresh()

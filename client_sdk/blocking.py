@@ -44,7 +44,7 @@ async def _closed(items: AsyncGenerator[Any, None]) -> None:
 
 
 class LoopThread:
-    """Runs an AsyncClient, of this process. make: one."""
+    """A thread that runs an AsyncClient, of this process. make(): makes one."""
 
     def __init__(self, make: Callable[[], AsyncClient]):
         self._make = make
@@ -53,7 +53,7 @@ class LoopThread:
         _threads.add(self)
 
     def _begin(self) -> None:
-        """Nothing runs, until the first request."""
+        """Without a thread, until the first request."""
         self.client = self._make()
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._lock = threading.RLock()  # of one thread twice, where the garbage collector ends an iterator inside
@@ -61,7 +61,7 @@ class LoopThread:
         self._ending: set[asyncio.Task[None]] = set()
 
     def begin_in_child(self) -> None:
-        """What was the parent's is kept for good: at its end it would close what the parent still uses."""
+        """Begin anew. The parent's client is kept for ever: at its end it would close what the parent still uses."""
         _of_parents.append((self.client, self._running))
         self._begin()
 
@@ -80,7 +80,7 @@ class LoopThread:
             loop.close()
 
     def _own_loop(self) -> asyncio.AbstractEventLoop | None:
-        """That of this thread, if it is the one that runs here."""
+        """The loop of the calling thread, if that is this one."""
         running = self._running
         return running[0] if running is not None and running[1] is threading.current_thread() else None
 
@@ -89,7 +89,7 @@ class LoopThread:
             raise ForeignLoop("a Client cannot be used by its own thread, in which on_done runs: use another one")
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of it. ForeignLoop: this thread would wait for itself."""
+        """Run this in the thread and return what it returns. ForeignLoop: the calling thread would wait for itself."""
         try:
             self._check_elsewhere()
         except ForeignLoop:
@@ -115,7 +115,7 @@ class LoopThread:
             self._waiting.discard(future)
 
     def end(self, work: Coroutine[Any, Any, None]) -> None:
-        """The same of what ends something."""
+        """The same for a coroutine that ends something."""
         loop = self._own_loop()
         if loop is None:
             self.wait_for(work)
@@ -125,7 +125,7 @@ class LoopThread:
             task.add_done_callback(self._ending.discard)
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The same items."""
+        """The items of an asynchronous iterator."""
 
         async def step() -> tuple[T] | None:
             async for item in items:
@@ -142,7 +142,7 @@ class LoopThread:
 
     @contextmanager
     def within(self, block: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """The same block for blocking code."""
+        """An asynchronous block, for blocking code."""
         entered = self.wait_for(_entered(block))
         try:
             yield entered

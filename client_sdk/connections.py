@@ -34,11 +34,11 @@ class NotConnected(OSError):
 
 
 class Untrusted(NotConnected):
-    """Who listens there has no certificate that is trusted for this name."""
+    """What listens there has no certificate that is trusted for this name."""
 
 
 class Broken(OSError):
-    """The connection ended before the answer, or what came was none; the request may have been received."""
+    """The connection ended before the answer, or what came was no answer; the request may have been received."""
 
 
 class Received(NamedTuple):
@@ -50,8 +50,8 @@ class Received(NamedTuple):
 
 
 class Transport:
-    """How clients get their connections: over TCP. One that does it otherwise (`client_sdk.testing`) may stand in the
-    place of a client's target, and says where it leads to. urls: base URLs."""
+    """How clients get their connections: over TCP. A subclass that does it otherwise (`client_sdk.testing`) can be
+    given as a client's target. urls: base URLs."""
 
     urls: tuple[str, ...] = ()
 
@@ -134,7 +134,7 @@ class _Connection(asyncio.Protocol):
             self.end(Broken(str(error) or "an answer that is too large"))
 
     def _take_answer(self) -> bool:
-        """Hand over the next answer; whether all of it was there."""
+        """Hand over the next answer; returns whether all of it was there."""
         head = self._head = self._head or self._reader.head()
         body = None if head is None else self._reader.body(ANSWER_BYTES_MAX)
         if head is None or body is None:
@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
         return bool(self._reader.unread_bytes)
 
     def time_up(self, now: float) -> float:
-        """Tell those whose time is up; the next deadline."""
+        """Tell the requests whose time is up; returns the next deadline."""
         late = [e for e in self._waiting if e.deadline <= now and not e.answer.done()]
         for exchange in late:
             exchange.answer.set_exception(TimeoutError("no answer in time"))
@@ -159,7 +159,8 @@ class _Connection(asyncio.Protocol):
         return min((e.deadline for e in self._waiting if not e.answer.done()), default=math.inf)
 
     def retire(self) -> None:
-        """An answer is late, or nobody wants it any longer: what is sent behind it might wait for nothing."""
+        """An answer is late, or nobody waits for it any longer: send no further request here, which might wait for
+        nothing."""
         self._replica.retire(self)
         if all(e.answer.done() for e in self._waiting):
             self.end(Broken("nobody waits for an answer"))
@@ -219,8 +220,8 @@ def _trusting(authority: Path) -> ssl.SSLContext:
 
 
 class Connections:
-    """Those of one client, for one event loop. authority: whose certificates are trusted, a PEM file; None: those whom
-    the system trusts. ValueError: the file cannot be used."""
+    """The connections of one client, for one event loop. authority: whose certificates are trusted, a PEM file; None:
+    those whom the system trusts. ValueError: the file cannot be used."""
 
     def __init__(self, authority: Path | None = None, transport: Transport | None = None) -> None:
         self._tls = None if authority is None else _trusting(authority)
@@ -257,8 +258,8 @@ class Connections:
 
     @asynccontextmanager
     async def stream(self, url: str, path: str, fields: str) -> AsyncIterator[asyncio.StreamReader]:
-        """What the replica at this base URL answers to a GET, from its first byte on, by a connection of its own.
-        OSError or TimeoutError if there is none."""
+        """What the replica at this base URL answers to a GET, on a connection of its own, readable from its first byte
+        on. OSError or TimeoutError if there is no answer."""
         replica, reader = self._replica(url), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader, lambda _, writer: made.append(writer))
         made: list[asyncio.StreamWriter] = []

@@ -1,7 +1,8 @@
-"""A second try beside the first, while that is still unanswered: the same request, under the same id, elsewhere.
+"""Hedging: a second attempt beside the first while that is still unanswered; the same request, under the same id, at
+another replica.
 
-A replica that stands still, or cannot reach the others, would cost every request at it a whole `attempt_timeout`. Who
-answers first decides; a write is applied once, whoever applies it. So that a cluster that is merely busy does not get
+A replica that stands still, or cannot reach the others, would cost every request at it a whole `attempt_timeout`. The
+first answer decides; a write is applied once, by whichever attempt. So that a cluster that is merely busy does not get
 twice as much to do, hedges are a bounded share of all requests (Dean and Barroso, The Tail at Scale, 2013).
 """
 
@@ -13,14 +14,14 @@ from collections.abc import Awaitable, Callable
 from client_sdk.connections import Received
 
 AFTER_SECONDS = 0.3
-"""A request that is unanswered for so long is asked elsewhere, too."""
+"""After so long without an answer a request is sent to another replica, too."""
 SHARE = 0.1
-"""Of all requests so many may be."""
+"""The greatest share of all requests that is hedged."""
 SAVED_MAX = 10.0
-"""So many at once, after a quiet time."""
+"""How many may be hedged at once, after a quiet time."""
 
 _LOOKS = 4
-"""So often within AFTER_SECONDS what is open is looked at."""
+"""How often within AFTER_SECONDS the open requests are looked at."""
 
 Again = Callable[[], Awaitable[Received | None]]
 """Asks another replica; None: nothing that decides."""

@@ -5,10 +5,11 @@ together; writes are buffered. The commit is one transaction: if every key that 
 seen, and no key of a range that was scanned is newer than the scan, all writes are applied, else nothing. So a
 transaction that commits is strictly serializable, at its commit.
 
-A scan is of a version V that is not less than those of all that it has found: what has a greater one at the commit was
-written since. Conversely whatever was written since has a greater one. For each shard that was read had completed
-all up to V: a page's version is the least to which all have, and where something newer was found, everything is read
-once more at the greatest version that was.
+Why the versions of a range suffice. A scan has a version V that is not less than the version of anything that it has
+found; so what has a greater version at the commit was written since. Conversely, whatever was written since has a
+greater version, because every shard that was read had completed everything up to V: a page's version is the least up to
+which all of them have completed everything, and where something newer was found, everything is read once more, at the
+greatest version found.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from multicast.types import ZERO, Timestamp
 WAIT_ATTEMPTS = 24
 WAIT_ATTEMPTS_MAX = 96
 WAIT_SECONDS_MAX = 2.0
-"""After a Conflict a transaction is run again within the time of so many attempts, at random; of twice as many after
-each further Conflict, up to a limit. So many that fifty who write one key need three attempts each: of those whose
-attempts overlap one commits."""
+"""After a Conflict a transaction waits, for a time drawn up to that of WAIT_ATTEMPTS of its attempts, before it is run
+again; up to twice as long after each further Conflict, within these limits. (With these numbers fifty programs that
+write one key need about three attempts each: of those whose attempts overlap one commits.)"""
 
 
 class InteractiveTransaction:
@@ -99,7 +100,7 @@ class InteractiveTransaction:
         return {key: value for key, value in sorted(values.items()) if value is not None}
 
     async def _pages(self, bounds: Range, version: Timestamp | None) -> tuple[Timestamp, list[KeyValue]]:
-        """All of it, and of which version it is."""
+        """All entries of a range, and the version that they are of."""
         found: list[KeyValue] = []
         token: str | None = None
         while True:
@@ -119,11 +120,11 @@ class InteractiveTransaction:
                 return version, found
 
     def put(self, key: bytes | str, value: bytes | str) -> None:
-        """Write at the commit."""
+        """Write this key at the commit."""
         self._write(key, as_bytes("value", value))
 
     def delete(self, key: bytes | str) -> None:
-        """Delete at the commit."""
+        """Delete this key at the commit."""
         self._write(key, None)
 
     def _write(self, key: bytes | str, value: bytes | None) -> None:
@@ -156,7 +157,7 @@ class InteractiveTransaction:
         self.version = result.version
 
     async def _come_in(self) -> list[Changed]:
-        """What has been written into a range since its scan; of all of them, if nobody says it."""
+        """What has been written into the ranges since their scans; the ranges themselves, if no replica can tell."""
         changed: list[Changed] = []
         for prefix, start, end, version in self._scans:
             with suppress(KvError):
@@ -176,7 +177,8 @@ class InteractiveTransaction:
 
 
 def _changed(expected: dict[bytes, Timestamp], looked: Sequence[OperationResult]) -> list[Changed]:
-    """What is to blame for a conflict; all that nobody has looked at, if nothing else is."""
+    """The keys that are to blame for a conflict; where none of the keys that were looked at again has changed, the
+    others."""
     keys = list(expected)
     found = {key: one.found.version if one.found else ZERO for key, one in zip(keys, looked, strict=False)}
     changed = [Changed(key, expected[key], version) for key, version in found.items() if version != expected[key]]
@@ -184,8 +186,8 @@ def _changed(expected: dict[bytes, Timestamp], looked: Sequence[OperationResult]
 
 
 def pause(conflicts: int, attempt_seconds: float, draw: float) -> float:
-    """Seconds until a transaction is run again after so many conflicts. attempt_seconds: what one took on average.
-    draw: at random, from 0 to 1."""
+    """Seconds until a transaction is run again after so many conflicts. attempt_seconds: what one attempt took on
+    average. draw: at random, from 0 to 1."""
     attempts = min(WAIT_ATTEMPTS << (conflicts - 1), WAIT_ATTEMPTS_MAX)
     return draw * min(attempts * attempt_seconds, WAIT_SECONDS_MAX)
 

@@ -1,6 +1,7 @@
-"""Requests about keys: those that begin with a prefix, which whoever asks neither writes nor sees. No IO.
+"""Requests about keys: those that begin with a prefix, which the program neither writes nor sees. No IO.
 
-`client_sdk.requests` has what concerns no keys. Both kinds of clients have a method for each function here; see there.
+`client_sdk.requests` has the requests that concern no keys. Both kinds of clients have a method for each function here;
+see there.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Keyspace:
         return Keyspace(whole)
 
     def key(self, key: bytes | str) -> bytes:
-        """As the store knows it."""
+        """The key as the store knows it."""
         return self.prefix + as_bytes("key", key)
 
     def bounds(self, prefix: bytes | str, start: bytes | str, end: bytes | str) -> str:
@@ -82,18 +83,18 @@ class Keyspace:
         return self.bounds(whole, b"", b"" if longest else whole + b"\0")
 
     def entry(self, found: KeyValue) -> KeyValue:
-        """As whoever asked knows it."""
+        """What was found, with its key as the program knows it."""
         return replace(found, key=found.key[len(self.prefix) :]) if self.prefix else found
 
     def event(self, told: Event) -> Event:
-        """The same of what was watched."""
+        """What was watched, with its keys as the program knows them."""
         if not self.prefix:
             return told
         changes = tuple([Change(change.key[len(self.prefix) :], change.value) for change in told.changes])
         return told._replace(changes=changes)
 
     def _asked(self, transaction: Transaction) -> Transaction:
-        """As the store knows it."""
+        """The transaction as the store knows it."""
         if not self.prefix:
             return transaction
         return Transaction(*self._parts(transaction))
@@ -111,7 +112,7 @@ class Keyspace:
         return replace(part, prefix=self.prefix + part.prefix, **named)
 
     def _told(self, result: Result) -> Result:
-        """As whoever asked knows it."""
+        """The result as the program knows it."""
         return replace(result, results=tuple(map(self._result, result.results))) if self.prefix else result
 
     def _result(self, result: OperationResult) -> OperationResult:
@@ -156,9 +157,10 @@ class Keyspace:
         message_id: MessageId | None = None,
         timeout: float | None = None,
     ) -> Request[Timestamp]:
-        """Write, and return the new version. ConditionFailed unless the key has `if_version` (or is absent, for
-        `if_absent`). `lease`: the id of one; the key goes when that goes; TransactionFailed if it has gone already.
-        Without it the key is attached to none. `message_id`: to repeat a request whose outcome is unknown."""
+        """Write a key; returns the new version. ConditionFailed unless the key has version `if_version` (or is absent,
+        for `if_absent`). `lease`: the id of a lease to which the key is attached: the key goes when the lease goes;
+        TransactionFailed if that has gone already. Without it the key is attached to none. `message_id`: to repeat a
+        request whose outcome is unknown."""
         name, data = self.key(key), as_bytes("value", value)
         fields = _conditions(if_version, if_absent)
         if lease is not None:
@@ -178,7 +180,7 @@ class Keyspace:
         message_id: MessageId | None = None,
         timeout: float | None = None,
     ) -> Request[bool]:
-        """Delete; whether the key was there. ConditionFailed unless it has `if_version`."""
+        """Delete a key; returns whether it was there. ConditionFailed unless it has version `if_version`."""
         name, fields = self.key(key), _conditions(if_version, False)
 
         def parse(answer: Answer) -> bool:
@@ -195,9 +197,9 @@ class Keyspace:
         message_id: MessageId | None = None,
         timeout: float | None = None,
     ) -> Request[int]:
-        """Delete all keys that begin with `prefix`, are not less than `start` and less than `end`, at one instant; how
-        many there were. One of these must be given: an empty prefix is everything. TransactionFailed, and nothing is
-        deleted, if there are more than RANGE_KEYS_MAX in one shard."""
+        """Delete all keys that begin with `prefix`, are not less than `start` and less than `end`, at one instant;
+        returns how many there were. One of these must be given: an empty prefix is everything. TransactionFailed, and
+        nothing is deleted, if there are more than RANGE_KEYS_MAX in one shard."""
         if prefix is None and start is None and end is None:
             raise InvalidRequest("prefix, start, end: give one of them", code="invalid", field="prefix")
 
@@ -217,8 +219,9 @@ class Keyspace:
         max_age: float | None = None,
         timeout: float | None = None,
     ) -> Request[int]:
-        """How many keys begin with `prefix`, are not less than `start` and less than `end`; `consistency` and `max_age`
-        as in `get`. TransactionFailed if there are more than RANGE_KEYS_MAX in one shard: count the pages of a scan."""
+        """Count the keys that begin with `prefix`, are not less than `start` and less than `end`; `consistency` and
+        `max_age` as in `get`. TransactionFailed if there are more than RANGE_KEYS_MAX in one shard: count the pages of
+        a scan."""
 
         def parse(answer: Answer) -> int:
             found, more = answers.parse_count(answer.body)
@@ -242,9 +245,10 @@ class Keyspace:
     ) -> Request[Result]:
         """If every comparison holds, do all of `success`, else all of `failure`; atomically, over any number of shards.
 
-        Which branch ran is `Result.succeeded`. What only reads has no id unless one is given, and then need not be
-        ordered; `consistency` and `max_age` are of that alone, and as in `get`: a snapshot is of one version in all
-        shards, a stale read takes each shard by itself. InvalidRequest before anything is sent if a limit is broken.
+        `Result.succeeded` says which branch ran. A transaction that only reads has no id unless one is given, and then
+        need not be ordered; only for such a one `consistency` and `max_age` count, as in `get`: a snapshot is of one
+        version in all shards, a stale read takes each shard by itself. InvalidRequest before anything is sent if a
+        limit is broken.
         """
         asked = operations.transaction(compare, success, failure)
         return self.transaction(asked, message_id=message_id, consistency=consistency, max_age=max_age, timeout=timeout)
@@ -258,7 +262,7 @@ class Keyspace:
         max_age: float | None = None,
         timeout: float | None = None,
     ) -> Request[Result]:
-        """`txn` of what the server knows."""
+        """As `txn`, for a transaction as the server knows it."""
         sent = self._asked(asked)
         try:
             validate(sent)
@@ -280,7 +284,8 @@ class Keyspace:
         return request if reads else request.under(message_id)
 
     def lease(self, lease_id: bytes, *, keys: bool = False, timeout: float | None = None) -> Request[Lease | None]:
-        """What is known of it; None if it has gone. keys: what is attached to it, too, of the same instant."""
+        """What is known of a lease; None if it has gone. keys: tell the keys that are attached to it, too, as of the
+        same instant."""
 
         def parse(answer: Answer) -> Lease | None:
             found, prefix = lease_or_none(answer), self.prefix
@@ -326,7 +331,7 @@ ALL_KEYS = Keyspace()
 
 
 def _freshness(version: Timestamp | None, consistency: Consistency, max_age: float | None) -> list[str]:
-    """Of a query. InvalidRequest if that makes no sense."""
+    """The part of a query that says how fresh a read is to be. InvalidRequest if that makes no sense."""
     if of_type("consistency", consistency, str) not in CONSISTENCIES:
         text = f"consistency: one of {', '.join(CONSISTENCIES)}, not {consistency!r}"
         raise InvalidRequest(text, code="invalid", field="consistency")
@@ -360,7 +365,7 @@ def _conditions(if_version: Timestamp | None, if_absent: bool) -> str:
 
 
 def _keys(transaction: Transaction) -> list[bytes] | None:
-    """What it touches; None: with a range, possibly everything."""
+    """The keys that a transaction touches; None: it has a range, and may touch any."""
     keys = [compare.key for compare in compares_of(transaction)]
     for operation in operations_of(transaction):
         if isinstance(operation, (*EVERYWHERE, Revoke)):

@@ -1,4 +1,4 @@
-"""What a program may count of its client: its requests, how long they took and what came of them, for metrics."""
+"""What a program can count of its client, for metrics: its requests, how long they took and how they ended."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Request(Generic[T]):
         self.sent_before = False
 
     def under(self, given: MessageId | None) -> Request[T]:
-        """The same as a write, under this id or a new one. InvalidRequest if it is no UUIDv7."""
+        """The same request as a write, under this id or a new one. InvalidRequest if it is no UUIDv7."""
         if given is not None and not is_uuid7(of_type("message_id", given, bytes)):
             raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
         self.message_id = given or new_id()
@@ -133,9 +133,9 @@ def documented_by(make: Callable[..., Request[Any]]) -> Callable[[M], M]:
 
 
 class Lease(NamedTuple):
-    """A lease. ttl: seconds from a renewal until it may expire. version: of its last renewal. left: seconds until it
-    may expire, about, by the clock of the replica that was asked. keys: the first thousand that are attached to it,
-    where they were asked for."""
+    """A lease. ttl: seconds after a renewal before which it does not expire. version: of its last renewal. left: about
+    how many seconds are left of that, by the clock of the replica that was asked. keys: the first thousand that are
+    attached to it, where they were asked for."""
 
     id: bytes
     ttl: float
@@ -167,14 +167,14 @@ def leases_after(after: bytes, limit: int, *, timeout: float | None = None) -> R
 
 
 def renew_lease(lease_id: bytes, *, timeout: float | None = None) -> Request[Lease | None]:
-    """Let it begin anew; None if it has gone."""
+    """Let the lease's time to live begin anew; None if it has gone."""
     path = lease_path(lease_id) + "/renew"
     return Request("POST", path, lease_or_none, None, timeout, accepts=(200, 404), body=b"").under(None)
 
 
 def revoke_lease(lease_id: bytes, *, timeout: float | None = None) -> Request[bool]:
-    """Let it go, and with it all keys that are attached to it, at one point of the order. Whether it was there; a
-    repetition after an attempt of unknown outcome may say that it was not."""
+    """End a lease, and delete all keys that are attached to it, at one point of the order. Returns whether it was
+    there; a repetition after an attempt of unknown outcome may say that it was not."""
     path = lease_path(lease_id)
     return Request("DELETE", path, lambda answer: answer.status == 200, None, timeout, accepts=(200, 404)).under(None)
 
@@ -185,7 +185,7 @@ def lease_path(lease_id: bytes) -> str:
 
 
 def lease_or_none(answer: Answer) -> Lease | None:
-    """What it says of a lease; None: that it has gone."""
+    """What the answer says of a lease; None: that it has gone."""
     return None if answer.status == 404 else _lease(answer)
 
 
@@ -202,7 +202,8 @@ def _told_lease(told: answers.LeaseAnswer) -> Lease:
 
 
 def outcome(message_id: MessageId, *, timeout: float | None = None) -> Request[Outcome | None]:
-    """What became of the write of this id; None if no replica remembers one. It may be under way, or be sent yet."""
+    """What became of the write with this id; None if no replica remembers one. (It may be under way, or not have been
+    sent yet.)"""
     if not is_uuid7(of_type("message_id", message_id, bytes)):
         raise InvalidRequest("message_id: 16 bytes that are a UUIDv7", code="invalid", field="message_id")
 

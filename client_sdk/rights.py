@@ -22,7 +22,8 @@ def put_role(
     message_id: MessageId | None = None,
     timeout: float | None = None,
 ) -> Request[None]:
-    """What the holders of this role may do from now on: that, and nothing else. InvalidRequest names what is wrong."""
+    """Make a role, or change it: from now on its holders may do this, and nothing else. InvalidRequest names what is
+    wrong."""
     asked = RoleJson(permissions=list(permissions))
     try:
         rights.checked_name("name", name)
@@ -34,8 +35,8 @@ def put_role(
 
 
 def delete_role(name: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[bool]:
-    """Take this role from all who have it. Whether it was there; a repetition after an attempt of unknown outcome may
-    say that it was not."""
+    """Delete this role, and take it from all who have it. Returns whether it was there; a repetition after an attempt
+    of unknown outcome may say that it was not."""
     return _deletion(f"/v1/admin/roles/{_checked(name)}", message_id, timeout)
 
 
@@ -47,8 +48,8 @@ def make_token(
     message_id: MessageId | None = None,
     timeout: float | None = None,
 ) -> Request[MadeToken]:
-    """A new token for somebody of this name, with these roles. It is drawn here, and told nowhere else: only a digest
-    of it is kept. Who repeats this under his own `message_id` gives the `token` of the first time, too."""
+    """Make a token for somebody of this name, with these roles. It is drawn here, and told nowhere else: the cluster
+    keeps a digest of it. To repeat this under the same `message_id` give the `token` of the first time, too."""
     drawn = rights.token_of(secrets.token_hex(8), secrets.token_bytes(32)) if token is None else token
     if not rights.id_of(drawn):
         raise InvalidRequest("token: not a token, as `make_token` draws one", code="invalid", field="token")
@@ -61,8 +62,8 @@ def make_token(
 
 
 def delete_token(token: str, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[bool]:
-    """Take a token back, by its id or by itself: whatever is ordered from now on, its holder may do nothing. Whether it
-    was known, as `delete_role`. Its secret is not sent."""
+    """Delete a token, given by its id or by itself: of whatever is ordered from now on, its holder may do nothing.
+    Returns whether it was known, as `delete_role`. Its secret is not sent."""
     return _deletion(f"/v1/admin/tokens/{_checked(rights.id_of(token) or token)}", message_id, timeout)
 
 

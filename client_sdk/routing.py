@@ -100,8 +100,8 @@ class Router:
         return found
 
     def anybody(self, now: float) -> list[str]:
-        """Every known replica, in an order of chance, for what all of them do alike: but leaders, who have most to do
-        already, after the others, and suspects after all."""
+        """Every known replica, for what all of them do alike, such as watches: in random order, but leaders, which have
+        most to do already, after the others, and suspects last."""
         urls = self.candidates((), 0.0)
         self._rng.shuffle(urls)
         leaders = set(self.view.leaders.values()) if self.view is not None else set()

@@ -33,11 +33,12 @@ from kvstore.api.model import KeyValue
 from multicast.types import ZERO, Timestamp
 
 RENEWALS = 3
-"""In a time to live."""
+"""How often a lease is renewed in a time to live."""
 END_SECONDS = 0.25
-"""What a lock that was not to be had in time takes to give up its place, at most; else that goes with its lease."""
+"""How long giving up its place may take at most, for a lock that was not to be had in time; after that the place goes
+with its lease."""
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.02, 0.5
-"""Between two looks at whoever is before, doubling."""
+"""The pause between two looks at the holder before this one, doubling from the first to the second."""
 
 
 class Session:
@@ -70,7 +71,7 @@ class Session:
         self._until = sent + self.ttl
 
     async def keep(self) -> None:
-        """Renew it until it is lost."""
+        """Renew the lease until it is lost."""
         while not self.lost:
             await asyncio.sleep(min(self.ttl / RENEWALS, max(self._until - time.monotonic(), 0)))
             try:
@@ -83,7 +84,7 @@ class Session:
 
 @asynccontextmanager
 async def session(attempts: Attempts, ttl: float, timeout: float | None) -> AsyncIterator[Session]:
-    """Kept alive until the block ends; then it is revoked."""
+    """A session that is kept alive until the block ends, and then revoked."""
     sent = time.monotonic()
     granted = await attempts.run(requests.grant_lease(ttl, timeout=timeout))
     made = Session(attempts, granted.id, granted.ttl, sent)
@@ -97,7 +98,8 @@ async def session(attempts: Attempts, ttl: float, timeout: float | None) -> Asyn
 
 
 class Queue:
-    """Those who have written a key under one name, in the order of their create versions. kind: of the names."""
+    """The sessions that have written a key under one name, in the order of the keys' create versions. kind: of the
+    names."""
 
     def __init__(self, attempts: Attempts, keys: Keyspace, kind: str, name: str):
         if not as_bytes("name", of_type("name", name, str)):
@@ -114,7 +116,7 @@ class Queue:
         return min(left, self._attempts.timeout)
 
     async def enter(self, session: Session, value: bytes, deadline: float) -> Timestamp:
-        """Write the key; its create version, which stays where this session has written it before."""
+        """Write the key; returns its create version, which stays the same if this session has written it before."""
         key = self.key_of(session)
         asked = self._keys.txn(
             [Compare(key, "create_version", "==", ZERO)], [Put(key, value, session.lease)], [Get(key)],
@@ -130,7 +132,7 @@ class Queue:
         return found.create_version
 
     async def say(self, session: Session, created: Timestamp, value: bytes, deadline: float) -> None:
-        """Write the key of that create version again. Lost if it is there no more."""
+        """Write another value to the key with that create version. Lost if it is not there any more."""
         key = self.key_of(session)
         still = Compare(key, "create_version", "==", created)
         asked = self._keys.txn([still], [Put(key, value, session.lease)], timeout=self._left(deadline))
@@ -138,7 +140,7 @@ class Queue:
             raise Lost("the lease has expired, or the key was deleted")
 
     async def wait(self, session: Session, created: Timestamp, deadline: float) -> None:
-        """Until nobody is before. TimeoutError; Lost if the own key is there no more."""
+        """Wait until no key is before this session's. TimeoutError; Lost if the own key is not there any more."""
         while True:
             entries = await self.entries(deadline)
             if created not in [entry.create_version for entry in entries]:
@@ -164,7 +166,7 @@ class Queue:
             pause = min(2 * pause, POLL_SECONDS_MAX)
 
     async def entries(self, deadline: float) -> list[KeyValue]:
-        """By their create versions."""
+        """All keys of the name, by their create versions."""
         found: list[KeyValue] = []
         token: str | None = None
         while True:
@@ -208,7 +210,7 @@ class Lock:
 async def lock(
     attempts: Attempts, keys: Keyspace, name: str, ttl: float, timeout: float | None
 ) -> AsyncIterator[Lock]:
-    """Held while the block runs."""
+    """The lock, held while the block runs."""
     queue, deadline = Queue(attempts, keys, "locks", name), _deadline(timeout)
     async with session(attempts, ttl, timeout) as own:
         try:
@@ -226,7 +228,7 @@ def _deadline(timeout: float | None) -> float:
 
 
 class Election:
-    """Those who want to lead under a name. Made by `election` of the clients."""
+    """The sessions that want to lead under a name. Made by `election` of the clients."""
 
     def __init__(self, attempts: Attempts, keys: Keyspace, name: str, own: Session):
         self._queue = Queue(attempts, keys, "elections", name)
@@ -239,8 +241,9 @@ class Election:
         return self._session.lost
 
     async def campaign(self, value: bytes | str, timeout: float | None = None) -> Timestamp:
-        """Wait until this session leads, with this to say; the token of its leadership. TimeoutError if others lead for
-        `timeout` seconds, Lost. Who leads already has the same token, and says this from now on."""
+        """Wait until this session leads, and have it say this; returns the token of its leadership. TimeoutError if
+        others lead for `timeout` seconds, Lost. A session that leads already keeps its token, and says this from now
+        on."""
         said, deadline = as_bytes("value", value), _deadline(timeout)
         try:
             token = await self._queue.enter(self._session, said, deadline)
@@ -262,18 +265,18 @@ class Election:
         await self._queue.say(self._session, self._token, said, _deadline(timeout))
 
     async def leader(self, *, timeout: float | None = None) -> KeyValue | None:
-        """Who leads: `value` is what it has said, `create_version` its token; None: nobody."""
+        """The leader's key: `value` is what it has said, `create_version` its token. None: nobody leads."""
         entries = await self._queue.entries(_deadline(timeout))
         return entries[0] if entries else None
 
     async def resign(self, *, timeout: float | None = None) -> None:
-        """Lead no more, or stop waiting."""
+        """Lead no longer, or wait no longer."""
         self._token = None
         await self._queue.leave(self._session, timeout)
 
     async def observe(self, *, timeout: float | None = None) -> AsyncIterator[KeyValue]:
-        """Each leader, and what it says anew; what lasts less than half a second may be missed. `timeout` is for each
-        look."""
+        """Each leader's key, and again whenever it says something else; what lasts less than half a second may be
+        missed. `timeout` is for each look."""
         seen: Timestamp | None = None
         while True:
             leader = await self.leader(timeout=timeout)

@@ -89,7 +89,7 @@ class MemoryStore(Transport):
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """While the block runs nobody is there: requests are not taken, and watches and whatever is under way end."""
+        """While the block runs nothing listens: requests are not taken, and watches and whatever is under way end."""
 
         async def leave() -> None:
             for end in list(self._ends):

@@ -20,7 +20,7 @@ PROBLEM_BYTES_MAX = 64 * 1024
 
 
 class Refused(Exception):
-    """The replica answered with a problem; None: with something else."""
+    """The replica answered with this problem; None: with something else than a problem."""
 
     def __init__(self, status: int, problem: ProblemJson | None):
         detail = f"{status} without a problem description" if problem is None else problem.detail or problem.title
@@ -40,8 +40,8 @@ class Refused(Exception):
 async def events(
     connections: Connections, url: str, query: str, fields: str, after: Timestamp | None, seconds: float
 ) -> AsyncGenerator[Event, None]:
-    """Those of one stream, until it ends. fields: as in `Connections.exchange`. seconds: until it begins.
-    Refused, OSError, TimeoutError, MalformedAnswer."""
+    """The events of one stream, until it ends. fields: as in `Connections.exchange`. seconds: until it begins. Refused,
+    OSError, TimeoutError, MalformedAnswer."""
     begin = f"&from={after}" if after is not None else ""
     async with connections.stream(url, f"/v1/watch?{query}{begin}", fields) as reader:
         async with asyncio.timeout(seconds):
@@ -68,7 +68,7 @@ async def _begin(reader: asyncio.StreamReader) -> None:
 
 
 def is_told(event: Event, progress: bool) -> bool:
-    """Whether whoever watches is told of it. Compacted if that ends the watch."""
+    """Whether the program that watches is told of this event. Compacted if it ends the watch."""
     if event.kind == COMPACTED:
         raise Compacted(event.detail, code=event.code)
     return event.kind == CHANGE or (progress and event.kind == PROGRESS)
