@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -70,6 +70,7 @@ DECLARED = (
     Declared("kvstore_clock_ahead_seconds", "By how much", ("clock", "ahead_us"), unit=_US),
     Declared("kvstore_clock_heard", "Whose clocks it hears", ("clock", "heard")),
     Declared("kvstore_journal_syncs_total", "Syncs of its journal", ("syncs",)),
+    Declared("kvstore_disk_hangs", "1 if a write to its journal takes longer than slow disks take", ("disk_hangs",)),
     Declared("kvstore_journal_sync_p50_seconds", "The median of the last syncs", ("fdatasync_us", "p50"), unit=_US),
     Declared("kvstore_journal_sync_p99_seconds", "One in a hundred took longer", ("fdatasync_us", "p99"), unit=_US),
     Declared("kvstore_journal_written_bytes_total", "Of its journal, in all its lives", ("journal_bytes",)),
@@ -82,15 +83,16 @@ DECLARED = (
 LEADER, INFO = "kvstore_leader", "kvstore_replica_info"
 REQUESTS, REQUEST_SECONDS = "kvstore_http_requests_total", "kvstore_http_request_seconds"
 ADMITTED, REFUSED = "kvstore_http_admitted_total", "kvstore_http_refused_total"
+SYNC_SECONDS = "kvstore_journal_sync_seconds"
 CERTIFICATE = "kvstore_certificate_expires_timestamp_seconds"
 UNDER_WAY, UNDER_WAY_MAX = "kvstore_http_under_way", "kvstore_http_under_way_max"
 
 
 def exported_names() -> set[str]:
     """Of all samples, those of the process aside."""
-    histogram = {f"{REQUEST_SECONDS}_{end}" for end in ("bucket", "count", "sum")}
+    histograms = {f"{name}_{end}" for name in (REQUEST_SECONDS, SYNC_SECONDS) for end in ("bucket", "count", "sum")}
     admission = {ADMITTED, REFUSED, UNDER_WAY, UNDER_WAY_MAX}
-    return {declared.name for declared in DECLARED} | histogram | admission | {LEADER, INFO, REQUESTS, CERTIFICATE}
+    return {declared.name for declared in DECLARED} | histograms | admission | {LEADER, INFO, REQUESTS, CERTIFICATE}
 
 
 class Metrics:
@@ -163,11 +165,13 @@ class _RequestCollector(Collector):
         text = "From the request's head to its answer"
         seconds = HistogramMetricFamily(REQUEST_SECONDS, text, labels=["method", "route"])
         for labels, total in whole.items():
-            bounds = [*map(str, _BUCKETS_SECONDS), "+Inf"]
-            seconds.add_metric(
-                labels, list(zip(bounds, accumulate(total.counts), strict=True)), sum_value=total.seconds
-            )
+            seconds.add_metric(labels, _cumulative(_BUCKETS_SECONDS, total.counts), sum_value=total.seconds)
         yield seconds
+
+
+def _cumulative(bounds_seconds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    """As Prometheus has buckets. counts: of each bucket alone, the last of what is beyond the bounds."""
+    return list(zip([*map(str, bounds_seconds), "+Inf"], accumulate(counts), strict=True))
 
 
 class _AdmissionCollector(Collector):
@@ -219,6 +223,11 @@ class _StatusCollector(Collector):
                 for label, number in numbers.items():
                     family.add_metric([label] if declared.label else [], number * declared.unit)
                 yield family
+        if syncs := status.get("syncs_us"):
+            seconds = HistogramMetricFamily(SYNC_SECONDS, "Syncs of its journal, in this life")
+            bounds = [bound / 1e6 for bound in syncs["bounds"]]
+            seconds.add_metric([], _cumulative(bounds, syncs["counts"]), sum_value=syncs["sum"] / 1e6)
+            yield seconds
 
 
 def _numbers(status: Any, declared: Declared) -> dict[str, float]:

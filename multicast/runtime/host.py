@@ -492,5 +492,6 @@ class Host:
             "snapshot": engine.snapshots.status(),
             "peers": self._links.status(),
             "fdatasync_us": self._writer.sync_percentiles_us(),
+            "syncs_us": self._writer.sync_histogram_us(),
             "details": protocol.describe(),
         }

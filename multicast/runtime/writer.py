@@ -21,8 +21,10 @@ import asyncio
 import queue
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from multicast.disk import HANGS_US, DiskFull
 from multicast.journal import Journal
@@ -37,6 +39,10 @@ FULL_SECONDS = 0.1
 """So long between two tries on a full disk."""
 LOOK_SECONDS = 0.1
 """While the thread writes, so often is looked whether its disk hangs."""
+SYNC_BOUNDS_US = (
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+)  # fmt: skip
+"""Of the histogram of syncs."""
 SYNC_TIMES_MAX = 4096
 """So many of the latest syncs are remembered for the percentiles."""
 
@@ -68,6 +74,7 @@ class Writer:
         self._under_way = 0
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._sync_us: deque[int] = deque(maxlen=SYNC_TIMES_MAX)
+        self._sync_counts, self._sync_us_in_all = [0] * (len(SYNC_BOUNDS_US) + 1), 0
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0
         self._lazy_seconds = LAZY_SECONDS if to_disk else 0.0
@@ -171,11 +178,20 @@ class Writer:
             return None
         return {"p50": times[len(times) // 2], "p99": times[len(times) * 99 // 100]}
 
+    def sync_histogram_us(self) -> dict[str, Any] | None:
+        """Of all syncs of this life: how many took up to each bound, and longer than the last, and all together."""
+        if not self._to_disk:
+            return None
+        return {"bounds": SYNC_BOUNDS_US, "counts": list(self._sync_counts), "sum": self._sync_us_in_all}
+
     def _write(self, data: bytes) -> None:
         self._journal.append(data)
         started = time.perf_counter_ns()
         self._journal.sync(self._to_disk)
-        self._sync_us.append((time.perf_counter_ns() - started) // 1000)
+        us = (time.perf_counter_ns() - started) // 1000
+        self._sync_us.append(us)
+        self._sync_counts[bisect_left(SYNC_BOUNDS_US, us)] += 1
+        self._sync_us_in_all += us
 
     def _flushed(self, number: int, size: int, flushes: int) -> None:
         self._under_way -= flushes

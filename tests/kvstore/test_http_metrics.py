@@ -21,7 +21,9 @@ STATUS = {
     "journal_held_bytes": 90, "unwritten_bytes": 2, "archived_bytes": 10, "disk_free_bytes": 1000,
     "write_buffer_bytes": 20, "clock": {"off": False, "ahead_us": -500, "heard": 2},
     "peers": {"1": {"connected": True, "queued": 2}, "2": {"connected": False, "queued": 9}},
-    "fdatasync_us": {"p50": 500, "p99": 2000}, "details": {"clock": 17, "ballot": "1/0"},
+    "fdatasync_us": {"p50": 500, "p99": 2000}, "disk_hangs": True,
+    "syncs_us": {"bounds": (100, 1_000_000), "counts": [3, 2, 1], "sum": 2_500_000},
+    "details": {"clock": 17, "ballot": "1/0"},
     "store": {
         "position": 6, "log_length": 1, "head_waiting_us": 1_500_000, "requests_waiting": 2, "bundles": 3, "bundled": 9,
         "reads_unordered": 8, "read_barriers": 1, "reads_at_version": 3, "parts_pushed": 1, "parts_pulled": 0,
@@ -62,6 +64,9 @@ def test_numbers_are_in_the_units_of_their_names_and_labels_tell_them_apart() ->
     found = samples(STATUS)
     assert found["kvstore_journal_sync_p50_seconds", ""] == 0.0005
     assert found["kvstore_head_waiting_seconds", ""] == 1.5
+    syncs = [found["kvstore_journal_sync_seconds_bucket", bound] for bound in ("0.0001", "1.0", "+Inf")]
+    assert syncs == [3, 5, 6] and found["kvstore_journal_sync_seconds_sum", ""] == 2.5
+    assert found["kvstore_disk_hangs", ""] == 1
     assert found["kvstore_clock_ahead_seconds", ""] == -0.0005
     assert found["kvstore_peer_queued_frames", "2"] == 9 and found["kvstore_peer_connected", "2"] == 0
     assert found["kvstore_transactions_total", "failed"] == 1
