@@ -43,7 +43,7 @@ STATUS_NAMES = {
 
 
 def account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -> bytes:
-    """For the journal."""
+    """The record of a bundle's outcomes, for the journal."""
     message = entry.message
     if entry.move is not None:
         return encode_outcomes(Outcomes(MOVE_VERSION, entry.timestamp, outcomes, state_digest))
@@ -54,7 +54,7 @@ def account(entry: Entry, outcomes: list[Outcome], state_digest: bytes | None) -
 
 
 def given_by(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -> Given:
-    """What the step hands over: as the journal says, or the source's part."""
+    """What a step of a move gives: as the journal says, or as the source's part does."""
     if known is not None:
         outcome = known.outcomes[0]
         given = outcome.given if isinstance(outcome, MoveOutcome) else None
@@ -68,7 +68,7 @@ def given_by(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -
 
 
 def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
-    """What the audit reads."""
+    """The outcome of one transaction, for the journal."""
     writes = tuple([
         Write(key, value) if value is None or len(value) <= WRITTEN_BYTES_KEPT
         else Write(key, blake2b(value, digest_size=16).digest(), True) for key, value in execution.writes.items()
@@ -81,7 +81,7 @@ def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outco
 
 
 def outcome_of_step(message_id: MessageId, fate: Fate, move: Move, given: Given | None) -> MoveOutcome:
-    """The same of a step of a move."""
+    """The outcome of a step of a move."""
     status, succeeded, failure, failure_key, _ = fate
     return MoveOutcome(
         message_id, status, succeeded, (), (), failure, failure_key, move.source, move.target, move.slots, given

@@ -49,9 +49,9 @@ from multicast.types import ZERO, MessageId, Timestamp
 AUDIT_VERSION = 2
 """1 was one transaction's: `_Single`."""
 MOVE_VERSION = 3
-"""Of steps of moves."""
+"""The format of outcomes of a step of a move."""
 NESTED_VERSION = 4
-"""Of bundles in which a transaction has nested ones."""
+"""The format of outcomes of a bundle in which a transaction has nested ones."""
 
 BASE_VERSION = 1
 
@@ -63,10 +63,10 @@ REPEATED = 5
 MOVED = 6
 
 VALUE_BYTES_KEPT = 256
-"""Of a history: longer values are kept as their BLAKE2b-16 digest."""
+"""Longer values stand in a history as their BLAKE2b-16 digest."""
 
 WRITTEN_BYTES_KEPT = 32
-"""The same in a journal, which has the values themselves elsewhere."""
+"""The same limit for a journal, which has the values themselves elsewhere."""
 
 
 class Read(msgspec.Struct, array_like=True, gc=False):
@@ -236,21 +236,20 @@ null, as of a count that did not count all. Of a nested transaction a list: whet
 branch. Of a change that a watch tells: key -> value, null if it was deleted."""
 
 MORE = ""
-"""No key is empty."""
+"""Stands in place of a key; no key is empty."""
 
 
 class HistoryEvent(msgspec.Struct, omit_defaults=True):
     """One line of a client history.
 
     process: the client's own sequential thread of operations. type: "invoke", "ok", "fail" or "info"; "watch": of a
-    watch, see `WATCH_EVENTS`. at_us: that
-    client's monotonic clock, microseconds; all clients of one file share the clock. id: the transaction's id as a UUID
-    string; of a read that was asked without one, any other. f: what it was ("transfer", "read_all", "put", ...).
-    version: the version in the answer. value: whatever the workload adds (for read_all: key -> integer). asked: of an
-    "invoke"; told: of an "ok". Without them what was written and read cannot be compared.
-    shard, position: of an "ok" of a read that was asked without an id: which shard, and how many of its deliveries the
-    read saw, standing in no journal; 0: it was ordered, and its version tells which it is.
-    consistency, age_us: of an "invoke" of a read that may miss something (`kvstore.api.model.Consistency`); empty:
+    watch, see `WATCH_EVENTS`. at_us: that client's monotonic clock, microseconds; all clients of one file share the
+    clock. id: the transaction's id as a UUID string; of a read that was asked without one, any other. f: what it was
+    ("transfer", "read_all", "put", ...). version: the version in the answer. value: whatever the workload adds (for
+    read_all: key -> integer). asked: of an "invoke"; told: of an "ok". Without them what was written and read cannot be
+    compared. shard, position: of an "ok" of a read that was asked without an id and stands in no journal: the shard,
+    and how many of its deliveries the read saw. position 0: it was ordered, and its version tells which transaction it
+    is. consistency, age_us: of an "invoke" of a read that may miss something (`kvstore.api.model.Consistency`); empty:
     linearizable. places: of an "ok" of such a read, or of one of several shards, that stands in no journal: shard ->
     how many of its deliveries were seen. at: instead, the version at which all shards were read.
     """
@@ -400,7 +399,7 @@ encode_outcomes = msgspec.msgpack.Encoder().encode
 
 
 def encode_single(message_id: MessageId, timestamp: Timestamp, o: Outcome, state_digest: bytes | None) -> bytes:
-    """Of a message of format 1, ordered before an upgrade: its version is its timestamp."""
+    """The record of a message of format 1, ordered before an upgrade: its version is its timestamp."""
     reads, writes = o.reads, o.writes
     return encode_outcomes(
         _Single(1, message_id, timestamp, o.status, o.succeeded, reads, writes, state_digest, o.reason, o.reason_key)

@@ -32,7 +32,7 @@ UNDER_WAY_MAX = 64
 
 PACE = 2
 PACE_US_MIN = 10_000
-"""Further bundles leave so many times in what one takes, but not more often than this."""
+"""While bundles take long, PACE further ones leave in the time that one takes; but not more often than this."""
 
 FULL_TRANSACTIONS = 256
 FULL_BYTES = 256 * 1024
@@ -41,8 +41,8 @@ assert FULL_TRANSACTIONS <= BUNDLE_TRANSACTIONS_MAX
 
 
 class Flow:
-    """What goes to the same destinations. at_once: see UNDER_WAY. took_us: how long a bundle has lately taken.
-    bytes: of what waits. under_way, travelling: bundles, and transactions in them that are not answered."""
+    """The requests that go to the same destinations. at_once: see UNDER_WAY. took_us: how long a bundle has lately
+    taken. bytes: of what waits. under_way: bundles; travelling: transactions in them that are not answered."""
 
     __slots__ = ("at_once", "bytes", "destinations", "left_at", "queue", "took_us", "travelling", "under_way")
 
@@ -57,11 +57,11 @@ class Flow:
 
     @property
     def full(self) -> bool:
-        """Whether what waits is a bundle that nothing could be added to."""
+        """Whether nothing could be added to the bundle that waits."""
         return self.bytes >= FULL_BYTES or len(self.queue) >= FULL_TRANSACTIONS
 
     def leaves_at(self, now: int) -> int | None:
-        """When its next bundle may leave; None: when another one has come back."""
+        """When the next bundle may leave; None: when one that is under way has come back."""
         if self.under_way < self.at_once and (len(self.destinations) > 1 or len(self.queue) >= self.travelling):
             return now
         if self.under_way >= UNDER_WAY_MAX:
@@ -70,8 +70,8 @@ class Flow:
 
 
 class Bundler:
-    """Of replica `self_id`. requests: where those wait whose bundles are under way. clock: of `now`, the time that ids
-    carry. at_once: see UNDER_WAY; the simulation draws it. bundles, bundled: how many left, and how many
+    """Of replica `self_id`. requests: where the clients of bundles under way wait. clock: of `now`, the time that ids
+    carry. at_once: see UNDER_WAY; the simulation draws it. bundles, bundled: how many have left, and how many
     transactions in them."""
 
     def __init__(self, self_id: ProcessId, requests: Requests, rng: random.Random, clock: Callable[[int], int]):
@@ -86,7 +86,7 @@ class Bundler:
         self._flights: dict[MessageId, Flight] = {}
 
     def add(self, waiting: Waiting) -> None:
-        """It is to be multicast."""
+        """This request is to be multicast."""
         flow = self._flows.get(waiting.destinations)
         if flow is None:
             at_once = max(1, self.at_once // len(waiting.destinations))
@@ -96,7 +96,7 @@ class Bundler:
         self._ready.add(waiting.destinations)
 
     def finished(self, waiting: Waiting, now: int) -> None:
-        """Its clients have their answer."""
+        """The clients of this request have their answer."""
         flight = waiting.flight
         if flight is None:
             return
@@ -113,12 +113,12 @@ class Bundler:
             self._ready.add(flight.destinations)
 
     def refused(self, message_id: MessageId) -> list[Waiting]:
-        """The protocol did not take this bundle: those in it."""
+        """The protocol did not take this bundle; returns the requests in it."""
         flight = self._flights.get(message_id)
         return list(flight.waiting) if flight is not None else []
 
     def leave(self, now: int, out: ApplicationOutbox) -> int | None:
-        """Multicast what may leave. Returns when there may be more, None if that takes an answer first."""
+        """Multicast the bundles that may leave. Returns when more may; None if that takes an answer first."""
         wake: int | None = None
         if not self._ready:
             return wake
@@ -156,7 +156,7 @@ class Bundler:
         out.submit(AppMessage(message_id, flow.destinations, payload, self._self_id))
 
     def _take(self, flow: Flow) -> list[Waiting]:
-        """The next bundle's, out of the flow: those who still wait."""
+        """Take the requests of the next bundle out of the flow, without those for which nobody waits any more."""
         taken: list[Waiting] = []
         later: list[Waiting] = []
         written: set[bytes] = set()

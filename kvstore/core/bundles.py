@@ -25,7 +25,7 @@ NESTED_VERSION = 5
 """Of a bundle in which a transaction has nested ones; any other one is of BUNDLE_VERSION, which older releases read."""
 
 NO_ID: MessageId = b""
-"""Of a read that nobody can repeat: nothing is remembered under it."""
+"""The id of a read that nobody can repeat: nothing is remembered under it."""
 
 BUNDLE_TRANSACTIONS_MAX = 1024
 _INDEX_BITS = 16
@@ -62,7 +62,7 @@ _decode_transaction = msgspec.msgpack.Decoder(Transaction).decode
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
-    """The same transaction gives the same bytes."""
+    """The bytes of a transaction; the same transaction gives the same bytes."""
     encoded = _encode(transaction)
     return encoded if transaction.by else _WITHOUT_BY + encoded[1:-1]
 
@@ -74,7 +74,7 @@ def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]], nested: bool 
 
 
 EMPTY = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
-"""It does nothing, in its place in the order."""
+"""The payload of a message that does nothing, in its place in the order."""
 
 
 def decode_bundle(message: AppMessage) -> list[Bundled]:
@@ -120,7 +120,8 @@ def last_version(timestamp: Timestamp) -> Timestamp:
 
 
 def unnamed_id(message_id: MessageId, index: int) -> MessageId:
-    """By what a transaction without an id of its own is known meanwhile: a UUIDv8, of its message and its index."""
+    """The id by which a transaction without one of its own is known meanwhile: a UUIDv8, of its message and its
+    index."""
     return b"%b%c%b%b" % (message_id[:6], 0x80 | message_id[6] & 0x0F, message_id[7:14], index.to_bytes(2, "big"))
 
 

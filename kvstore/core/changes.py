@@ -18,7 +18,7 @@ HOLD_US = 500_000
 
 
 class _Waiting:
-    """at: up to there nothing was found."""
+    """A question that waits. at: up to this version nothing was found."""
 
     def __init__(self, asked: ChangesAfter, now: int):
         self.asked = asked
@@ -27,7 +27,7 @@ class _Waiting:
 
 
 class Changes:
-    """Those of one replica's shard. told: how many transactions."""
+    """The changes of one replica's shard. told: how many transactions."""
 
     def __init__(self, peers: Peers, store: State):
         self.told = 0
@@ -46,7 +46,8 @@ class Changes:
         self._waiting.pop((self._peers.self_id, number), None)
 
     def advance(self, now: int, out: ApplicationOutbox) -> list[ChangesTold]:
-        """Something has completed, or there is time to look on. Returns what this replica is answered."""
+        """Something has completed, or there is time to look further. Returns what is answered to this replica
+        itself."""
         due = self.due()
         if due is None or (now < due and self._store.complete_to == self._looked_to):
             return []
@@ -55,13 +56,13 @@ class Changes:
         return [told for told in served if told is not None]
 
     def wanted(self) -> Timestamp:
-        """Up to here the shard is to be moved on."""
+        """The version up to which the shard is to be moved on."""
         if not self._waiting:
             return ZERO
         return max([waiting.asked.wanted for waiting in self._waiting.values()])
 
     def due(self) -> int | None:
-        """When somebody has waited long enough."""
+        """When somebody has waited for long enough."""
         if not self._waiting:
             return None
         return min([waiting.since + HOLD_US for waiting in self._waiting.values()])
@@ -79,7 +80,7 @@ class Changes:
         return None
 
     def _answer(self, waiting: _Waiting, now: int) -> ChangesTold | None:
-        """None: it has to wait."""
+        """The answer; None if it has to wait."""
         store, asked, shard = self._store, waiting.asked, self._peers.shard
         complete_to, oldest = store.complete_to, store.changes_from
         if waiting.at < oldest:

@@ -70,7 +70,7 @@ READS_KEPT = 1000
 
 
 class Clients:
-    """Those of one replica; the rest as in `Replica`."""
+    """The clients of one replica. Arguments are those of `Replica`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Clients:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def on_request(self, token: int, request: Execute | Lookup, now: int, out: ApplicationOutbox) -> None:
-        """Answered with `Answered` or `Refused`."""
+        """A client's request, answered with `Answered` or `Refused`."""
         if isinstance(request, Lookup):
             self.lookups.add(token, request.message_id, now, out)
             return
@@ -169,7 +169,7 @@ class Clients:
             self._finish(waiting, id_reused(), now, out)
 
     def _multicast(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
-        """Unless one of its shards cannot take it."""
+        """Have the transaction multicast, unless one of its shards cannot take it."""
         refusal = self._shards.refusal(waiting.destinations, waiting.transaction, now)
         if refusal is not None:
             self._finish(waiting, refusal, now, out)
@@ -222,7 +222,7 @@ class Clients:
                 self._finish(waiting, Refused("overloaded", reason, True, "not_applied"), now, out)
 
     def _answer(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> bool:
-        """Answer if nothing is missing."""
+        """Answer if nothing is missing; returns whether that is so."""
         answer = waiting.answer()
         if answer is not None:
             self._finish(waiting, answer, now, out)
@@ -236,8 +236,9 @@ class Clients:
         self.bundler.finished(waiting, now)
 
     def _ask_for_results(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
-        """One replica of each shard whose results are missing. Of what was complete before it was asked for, all of
-        them if that was in vain: what most remember nothing of is waited for no longer."""
+        """Ask one replica of each shard whose results are missing. If the transaction was complete before this request
+        came, and asking one was in vain, ask all of them: if most of a shard remember nothing of it, it is waited for
+        no longer."""
         missing, whether = waiting.missing(self._moves.map), waiting.repeated and waiting.attempt > 0
         for shard in missing:
             replicas, peer = self._peers.replicas[shard], self._peers.to_ask(shard, waiting.attempt)
@@ -252,7 +253,7 @@ class Clients:
     def _on_unknown(
         self, sender: ProcessId, shard: GroupId, message_id: MessageId, now: int, out: ApplicationOutbox
     ) -> None:
-        """This replica remembers nothing of it."""
+        """A replica remembers nothing of this transaction."""
         waiting = self.requests.by_id.get(message_id)
         if waiting is None or not waiting.repeated:
             return
@@ -268,7 +269,8 @@ class Clients:
     def completed(
         self, entry: Entry, results: list[ShardResult], replaying: bool, now: int, out: ApplicationOutbox
     ) -> None:
-        """This shard's part of a bundle is done: keep the results, and tell those who wait, here or elsewhere."""
+        """A bundle is complete in this shard: remember its results, and tell them to those who wait, here or
+        elsewhere."""
         message, shard, by_id = entry.message, self._peers.shard, self.requests.by_id
         origin = message.origin
         elsewhere = self._peers.shard_of.get(origin) not in (None, shard) and self._peers.leads and not replaying
@@ -302,7 +304,7 @@ class Clients:
         return None if record is None else decode_remembered(record).result(message_id)
 
     def _remember(self, result: ShardResult, slots: bytes | None) -> ShardResult:
-        """Keep the result of this id; returns the one that stands."""
+        """Remember a result under its id; returns the one that counts."""
         if result.status in (EXPIRED, MISMATCH, REPEATED, MOVED):
             first = self._remembered(result.id)
             if first is not None and first.status != MOVED:
@@ -318,9 +320,9 @@ class Clients:
         return result
 
     def _gone(self, result: ShardResult) -> ShardResult:
-        """This copy came too late, and to a shard that had given the slots of all its keys away: whether another one,
-        that was sent where they are, took effect, is known there, if it is not known here. (Who has but one of them
-        knows all ids that touched it.)"""
+        """The result of a copy that came too late, to a shard that had given the slots of all its keys away. Whether
+        another copy, sent where the slots are, took effect is known there, if it is not known here. (A shard that has
+        at least one of the slots knows all ids that touched it.)"""
         first = self._remembered(result.id)
         if first is None or first.status == MOVED:
             result.status = MOVED
@@ -333,7 +335,7 @@ class Clients:
             del self._results[next(iter(self._results))]
 
     def tell(self, receiver: ProcessId, message: ResultRequest, out: ApplicationOutbox) -> None:
-        """The results of transactions that are complete here, to another replica, if they are still known."""
+        """Send another replica the results of transactions that are complete and remembered here."""
         unknown: list[MessageId] = []
         for message_id in message.ids:
             result = self._remembered(message_id) or self._results.get(message_id)
@@ -345,7 +347,7 @@ class Clients:
             out.send((receiver,), ShardResults(self._peers.shard, [], unknown))
 
     def on_results(self, sender: ProcessId, message: ShardResults, now: int, out: ApplicationOutbox) -> None:
-        """What other replicas know of transactions of this one's clients."""
+        """What another replica knows of transactions of this one's clients."""
         if self.lookups:
             self.lookups.on_results(sender, message, out)
         for result in message.results:
@@ -358,7 +360,8 @@ class Clients:
     def _on_result(
         self, waiting: Waiting, shard: GroupId, result: ShardResult, now: int, out: ApplicationOutbox
     ) -> None:
-        """What a shard says of it: answer, if that was all; or try other shards, if it was not theirs."""
+        """The result of one shard: answer, if that was all that is needed; or try other shards, if it was not
+        theirs."""
         if result.status == MOVED:
             if not waiting.results and result.timestamp > waiting.moved_at:
                 waiting.moved_at = result.timestamp
@@ -375,7 +378,7 @@ class Clients:
         self._answer(waiting, now, out)
 
     def _try_elsewhere(self, waiting: Waiting, now: int, out: ApplicationOutbox, anyhow: bool = False) -> None:
-        """Multicast it to the shards that own its keys by the map, if that is another one now."""
+        """Multicast it to the shards that own its keys by the present map, if these are other ones."""
         shards = self._moves.map.shards_of(waiting.transaction)
         if anyhow or not set(shards).issubset(waiting.destinations):
             waiting.astray, waiting.without = False, set()
@@ -384,14 +387,14 @@ class Clients:
             self._multicast(waiting, now, out)
 
     def on_map(self, now: int, out: ApplicationOutbox) -> None:
-        """The map is another one."""
+        """The map has changed."""
         for waiting in [waiting for waiting in self.requests.by_id.values() if waiting.astray]:
             self._try_elsewhere(waiting, now, out)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
-        """Multicast and send what came together in this batch."""
+        """Multicast and send what this batch has gathered."""
         self.bundler.leave(now, out)
         if self._outgoing:
             for receiver, results in self._outgoing.items():
@@ -414,12 +417,12 @@ class Clients:
         return min([wake for wake in wakes if wake is not None], default=None)
 
     def _clock(self, now: int) -> int:
-        """The time, as far as it is known."""
+        """The time; where it is not known, this replica's steady clock."""
         return self._real_clock(now) or now
 
 
 def _portions(results: list[ShardResult]) -> list[list[ShardResult]]:
-    """Portions for one message each, of about RESULT_BYTES_MAX."""
+    """The results in lists for one message each, of about RESULT_BYTES_MAX."""
     portions: list[list[ShardResult]] = [[]]
     size = 0
     for result in results:

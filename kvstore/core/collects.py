@@ -34,12 +34,12 @@ from multicast.application import ApplicationOutbox
 from multicast.types import GroupId
 
 COLLECTS_MAX = 3
-"""After so many differences a read is ordered."""
+"""After so many rounds that differed from the one before, a read is ordered."""
 
 
 class _Collect:
-    """A client's read. before, found: what the shards said in the last round and say in this one. missing: those that
-    have not, and how often they were asked."""
+    """A client's read. before, found: what the shards said in the last round and say in this one. missing: the shards
+    that have not said anything in this round, with how often they were asked."""
 
     def __init__(self, token: int, request: Execute, shards: tuple[GroupId, ...], now: int):
         self.token = token
@@ -86,7 +86,7 @@ class _Collect:
 
 
 class Collects:
-    """Those of one replica; the rest as in `Replica`. unread: see `Reads`."""
+    """The reads of several shards at one replica. Arguments are those of `Replica`. unread: see `Reads`."""
 
     def __init__(self, peers: Peers, moves: Moves, versions: Versions, rng: random.Random, unread: Unread):
         self._peers = peers
@@ -102,12 +102,12 @@ class Collects:
         return len(self._collects)
 
     def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
-        """Answered, or put among the unread."""
+        """Answer this read, or put it among the unread."""
         shards = self._moves.map.shards_of(request.transaction)
         self._begin(_Collect(token, request, shards, now), now, out)
 
     def _begin(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
-        """A round. Answers to an earlier one, or to an earlier life, are not taken for answers to it."""
+        """Begin a round. Answers to an earlier one, or to an earlier life, have other numbers."""
         if self._number is None:
             self._number = self._rng.getrandbits(48)
         self._number += 1
@@ -119,7 +119,7 @@ class Collects:
             self._ask(shard, self._number, collect, out)
 
     def _ask(self, shard: GroupId, number: int, collect: _Collect, out: ApplicationOutbox) -> None:
-        """The next replica of this shard; this one before all others."""
+        """Ask the next replica of this shard; this process before all others."""
         request, attempt = collect.request, collect.missing[shard]
         collect.missing[shard] += 1
         age_us = None if request.consistency == "snapshot" else request.age_us
@@ -146,7 +146,7 @@ class Collects:
             self._judge(collect, now, out)
 
     def _judge(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
-        """All have answered."""
+        """All shards have answered: this round is the answer, or another one follows, or the read is ordered."""
         found, request = list(collect.found.values()), collect.request
         if moved([one.places for one in found], collect.shards):
             self._unread.append((collect.token, request))

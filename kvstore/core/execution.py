@@ -67,11 +67,10 @@ class Impossible(Exception):
 class Execution:
     """What executing a branch on one shard amounts to.
 
-    compared: what comparisons have read that are not to be made again, as `vote` tells it. writes: key -> final value,
-    None for deleted. leases: of those that are attached to one. read_bytes: of the keys and values that belong in
-    `results`, which gets no more of them beyond RESULT_BYTES_MAX: see `told`. Nor are more rows kept meanwhile; what is
-    needed again is read again. failure, failure_key: why nothing has an effect; then `writes` and `results` are
-    empty.
+    compared: key -> version of what the vote has compared, so that it need not be compared again. writes: key -> final
+    value, None for deleted. leases: key -> lease, of keys that are attached to one. read_bytes: of the keys and values
+    that belong in `results`; beyond RESULT_BYTES_MAX neither results nor rows are kept, and what is needed again is
+    read again (see `told`). failure, failure_key: why nothing has an effect; then `writes` and `results` are empty.
     """
 
     __slots__ = (
@@ -115,7 +114,8 @@ class Execution:
         return all([_holds(compare, self._before(compare.key)) for compare in compares])
 
     def judge(self, plan: LocalPlan) -> tuple[bool, bytes]:
-        """Whether the outermost comparisons hold here, and the truths. All are read, whatever runs then."""
+        """Whether the outermost comparisons hold here, and the truths of nested transactions. All comparisons are made,
+        whatever runs then."""
         holds = not plan.compares or self.compare(plan.compares)
         if not plan.nested:
             return holds, b""
@@ -139,7 +139,7 @@ class Execution:
             self.fail(error.reason, error.key)
 
     def fail(self, reason: str, key: bytes) -> None:
-        """Nothing has an effect."""
+        """End without an effect."""
         self.failure, self.failure_key = reason, key
         self.writes = {}
         self.results = []
@@ -152,7 +152,7 @@ class Execution:
         return row
 
     def _keep(self, key: bytes, row: KeyValue | None) -> None:
-        """It was read."""
+        """This row was read."""
         if row is None:
             self._rows[key] = None
         elif self._kept_bytes > RESULT_BYTES_MAX:
@@ -168,8 +168,8 @@ class Execution:
         return self._before(key)
 
     def _written(self, key: bytes, value: bytes) -> KeyValue:
-        """What it has written itself. A key that it deletes and writes was never absent to anybody else. Whether it was
-        there before is no read of its version."""
+        """The row that this transaction has written itself. (To everybody else a key that it deletes and writes was
+        never absent.) Whether the key was there before is no read of its version."""
         before = self._rows[key] if key in self._rows else self._state.get(key)
         created = self._timestamp if before is None else before.create_version
         return KeyValue(key, value, self._timestamp, created, self.leases.get(key, NO_LEASE))
@@ -210,7 +210,7 @@ class Execution:
         return OperationResult(length=len(value))
 
     def _change(self, key: bytes, value: bytes, row: KeyValue | None) -> None:
-        """The key stays attached to the lease that it has; to none, if it was not there."""
+        """Write a key that stays attached to its lease, if it was there and has one."""
         self.writes[key] = value
         if row is not None and row.lease:
             self.leases[key] = row.lease
@@ -252,7 +252,7 @@ class Execution:
     def _find(
         self, operation: Range | DeleteRange, limit: int, keys_only: bool, reverse: bool = False
     ) -> tuple[list[KeyValue], bool]:
-        """The first `limit` that it finds, own writes among them, and whether there are more; see `State.scan`."""
+        """The first `limit` entries, own writes among them, and whether there are more; see `State.scan`."""
         (first, end), writes, scan = bounds(operation), self.writes, self._state.scan
         # Own writes hide at most len(writes) of the stored entries, so this many suffice, unless they are large.
         stored, more = scan(first, end, limit + len(writes), reverse, keys_only)
@@ -378,8 +378,8 @@ def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
 
 
 def vote(plan: LocalPlan, state: State) -> tuple[Vote, dict[bytes, Timestamp]]:
-    """And key -> version of what was compared for it. A function of the values of `plan.condition_keys()` alone, unless
-    it reaches others."""
+    """The shard's vote, and key -> version of what was compared for it. A function of the values of
+    `plan.condition_keys()` alone, unless it reaches others."""
     judging = Execution(state, ZERO)
     return _voted(plan, state, *judging.judge(plan)), dict(judging.reads)
 
@@ -429,7 +429,7 @@ def _merge_range(operation: Operation, pieces: list[OperationResult]) -> Operati
 
 
 def result_bytes(results: list[tuple[int, OperationResult]]) -> int:
-    """The keys and values that were read."""
+    """How many bytes of keys and values were read."""
     size = 0
     for _, result in results:
         if result.found is not None:

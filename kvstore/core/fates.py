@@ -36,13 +36,14 @@ class Fate(NamedTuple):
 
     @staticmethod
     def recorded(outcome: Outcome) -> Fate:
-        """As a journal says it."""
+        """As a journal has recorded it."""
         truths = outcome.truths if isinstance(outcome, NestedOutcome) else b""
         return Fate(outcome.status, outcome.succeeded, outcome.reason, outcome.reason_key, truths)
 
     @staticmethod
     def told(decided: Decided | None, digest: bytes) -> Fate:
-        """As a shard says it that has completed it. digest: of what this shard was given under its id."""
+        """As another shard tells it that has completed the transaction. digest: of what this shard was given under its
+        id."""
         if decided is None:
             return SUCCEEDED
         if decided.digest != digest:
@@ -53,7 +54,7 @@ class Fate(NamedTuple):
 
     @staticmethod
     def voted(plan: LocalPlan, votes: Sequence[Vote], shards: tuple[GroupId, ...]) -> Fate:
-        """As its shards say it together. votes: of those that object to something."""
+        """As the votes of its shards have it together. votes: of those that object to something."""
         if not votes and not plan.nested:
             return SUCCEEDED
         if any([v.reused for v in votes]):
@@ -73,7 +74,7 @@ class Fate(NamedTuple):
 
     @staticmethod
     def nested(transaction: Transaction, succeeded: bool, votes: Sequence[Vote]) -> Fate:
-        """Of a transaction with nested ones, by the votes of those of its shards that object to something."""
+        """For a transaction with nested ones, by the votes of those of its shards that object to something."""
         truths = all_hold(transaction)
         told = [vote.nested for vote in votes if vote.nested is not None]
         for nested in told:

@@ -30,12 +30,12 @@ from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, Timestamp, new_message_id
 
 RETRY_US = 1_000_000
-"""So long after a lease was to be revoked, if it is still there with this version, it is again."""
+"""How long after a revocation was asked for it is asked for again, if the lease is still there with this version."""
 _FOUND = 1000
 
 
 class _Due(NamedTuple):
-    """Of a lease that may be revoked then."""
+    """A lease that may be revoked at that instant."""
 
     at: int
     lease: bytes
@@ -43,8 +43,8 @@ class _Due(NamedTuple):
 
 
 class Leases:
-    """Those of one replica's shard; it measures while it leads. clock: of `now`, the time that ids carry. expired: how
-    many revocations it has asked for."""
+    """The leases of one replica's shard; it measures them while it leads. clock: of `now`, the time that ids carry.
+    expired: how many revocations it has asked for."""
 
     def __init__(
         self, peers: Peers, moves: Moves, store: State, shards: Shards, clock: Callable[[int], int], rng: random.Random
@@ -64,7 +64,7 @@ class Leases:
         return len(self._versions or ())
 
     def wrote(self, key: bytes, value: bytes | None, version: Timestamp, now: int) -> None:
-        """A transaction has written a key of the store's own."""
+        """A transaction has written one of the store's own keys."""
         if self._versions is None or not key.startswith(leases.ROWS):
             return
         lease = leases.id_of(key)
@@ -74,7 +74,7 @@ class Leases:
             self._measure(lease, value, version, now)
 
     def begin_anew(self) -> None:
-        """Others are in this shard now."""
+        """Leases have come to this shard, or gone from it, with a move."""
         self._versions, self._due = None, []
 
     def _measure(self, lease: bytes, value: bytes, version: Timestamp, now: int) -> None:
@@ -83,7 +83,7 @@ class Leases:
         heappush(self._due, _Due(now + 1000 * leases.decode_lease(value).ttl_ms, lease, version))
 
     def _begin(self, now: int) -> None:
-        """It leads: look for those that there are."""
+        """This replica has begun to lead: find the leases that there are."""
         self._versions, first, more = {}, leases.ROWS, True
         while more:
             rows, more = self._store.scan(first, FIRST_KEY, _FOUND)

@@ -64,7 +64,7 @@ class Item:
 
     @property
     def takes_effect(self) -> bool:
-        """As far as this shard knows."""
+        """Whether it does, as far as this shard knows."""
         return not self.expired and self.earlier is None
 
     @property
@@ -74,7 +74,7 @@ class Item:
         return earlier is not None and (earlier.digest != self.digest or earlier.status == MISMATCH)
 
     def follow(self, first: Item) -> None:
-        """`first` of this id is in the log."""
+        """`first` has the same id, and is in the log."""
         while first.later is not None:
             first = first.later
         first.later = self
@@ -84,7 +84,7 @@ class Item:
             self.earlier = Remembered(None, first.digest, first.version, REPEATED, False, None, None)
 
     def look_back(self, record: bytes | None) -> None:
-        """What is remembered of its id when every copy before it is complete."""
+        """What is remembered of its id, now that every copy before it is complete."""
         self.after = 0
         if record is not None:
             earlier = decode_remembered(record)
@@ -152,7 +152,8 @@ class Entry:
 
 
 class Held:
-    """A delivery not looked at yet. outcome, settled: as in `Entry`. at: when it was delivered."""
+    """A delivery that is not looked at yet, because a step of a move before it is not complete. outcome, settled: as in
+    `Entry`. at: when it was delivered."""
 
     __slots__ = ("at", "delivery", "outcome", "settled")
 
@@ -191,7 +192,7 @@ class Log:
 
     def append(self, entry: Entry) -> list[Entry]:
         """The next delivery, whose transactions `items` knows already. Returns it if this shard's part of it may be
-        sent at once; if there is none, nothing; else `complete` returns it when it is time."""
+        sent at once. Otherwise returns nothing: `complete` returns it when its part may be sent, if it has one."""
         self.by_id.setdefault(entry.message.id, entry)  # a late copy, expired, may overtake the first's completion
         has_part = len(entry.message.destinations) > 1 and not entry.expired
         if has_part:

@@ -17,7 +17,7 @@ from multicast.application import ApplicationOutbox
 from multicast.types import MessageId, ProcessId
 
 LOOKUP_US = 1_000_000
-"""How long to wait for those who do not answer."""
+"""How long replicas that do not answer are waited for."""
 
 
 class _Asked:
@@ -31,7 +31,7 @@ class _Asked:
 
 
 class Lookups:
-    """Those of one replica's clients."""
+    """The lookups of one replica's clients."""
 
     def __init__(self, peers: Peers, store: State):
         self._peers = peers
@@ -42,7 +42,7 @@ class Lookups:
         return len(self._asked)
 
     def add(self, token: int, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
-        """Answered with `Answered`, without what was read, or `Refused`."""
+        """A lookup, answered with `Answered`, without what was read, or `Refused`."""
         record = self._store.remembered(message_id)
         known = None if record is None else decode_remembered(record).result(message_id)
         if known is not None and tells(known):
@@ -59,7 +59,7 @@ class Lookups:
             self._finish(message_id, unknown_or_forgotten(), out)
 
     def on_results(self, sender: ProcessId, message: ShardResults, out: ApplicationOutbox) -> None:
-        """What another replica knows, or does not."""
+        """What another replica knows of the id, or that it knows nothing."""
         for result in [result for result in message.results if tells(result)]:
             self._finish(result.id, _told(result), out)
         for message_id in message.unknown:
@@ -96,8 +96,8 @@ class Lookups:
 
 
 def tells(result: ShardResult) -> bool:
-    """Whether it says what became of the transaction: not if it was moved, or this shard has nothing of its first
-    time."""
+    """Whether this result says what became of the transaction. It does not if the transaction was moved, or if this
+    shard knows nothing of its first time."""
     return result.status not in (MOVED, REPEATED)
 
 

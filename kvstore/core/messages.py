@@ -91,7 +91,7 @@ class Refused(msgspec.Struct):
 
 
 Told = Callable[[Answered | Followed | Refused], None]
-"""Hears the answer, once."""
+"""The callback for a request's answer, called once."""
 
 
 # -- between replicas -------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Part(msgspec.Struct, array_like=True, gc=False):
     votes: list[Vote | None]
 
     def vote(self, index: int) -> Vote | None:
-        """Of one transaction."""
+        """The vote on one transaction."""
         return self.votes[index] if self.votes else None
 
 
@@ -148,7 +148,7 @@ class Retained(Part, array_like=True, gc=False):
     destinations: tuple[GroupId, ...] = ()
 
     def part(self) -> Part:
-        """What is told."""
+        """The part as it is told."""
         return Part(self.id, self.timestamp, self.votes)
 
 
@@ -239,12 +239,12 @@ class Remembered(msgspec.Struct, array_like=True, gc=False):
     format: int = 3
 
     def encoded(self) -> bytes:
-        """As it is kept."""
+        """The bytes that are kept."""
         known = self.slots, self.digest, self.timestamp, self.status, self.succeeded, self.failed, self.results
         return _encode_remembered(self if self.truths else known)
 
     def result(self, message_id: MessageId) -> ShardResult:
-        """Of this id."""
+        """The result that is remembered under this id."""
         failure, key = self.failed or ("", b"")
         return ShardResult(
             message_id, self.digest, self.timestamp, self.status, self.succeeded, failure, key, self.results,

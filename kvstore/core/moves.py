@@ -162,7 +162,7 @@ class Moves:
     # -- who serves what ----------------------------------------------------------------------------------------------
 
     def owns(self, key: bytes) -> bool:
-        """At this place of the log."""
+        """Whether this shard owns the key, at this place of the log."""
         slot = slot_of(key)
         return self._has(slot) if self.places else self.first_map.slots[slot] == self._shard
 
@@ -171,14 +171,15 @@ class Moves:
         return (self.first_map.slots[slot] if place is None else place.shard) == self._shard
 
     def gave_all(self, transaction: Transaction, slots: bytes | None) -> bool:
-        """Whether this shard, of those that a transaction was sent to, has none of its keys' slots any more. slots: see
+        """Whether this shard, to which a transaction was sent, has none of the slots of its keys any more. slots: see
         `ShardMap.homes_of`; with a range all shards have a part in it."""
         if not self.places or is_everywhere(slots) or move_of(transaction) is not None:
             return False
         return not any([self._has(slot) for slot in slots_of(transaction)])
 
     def told(self, transaction: Transaction) -> list[PlacedRun]:
-        """Of the slots of its keys, those that this shard has given or taken, and where they are by that."""
+        """Of the slots of a transaction's keys, those that this shard has given or taken, and where its log says they
+        are."""
         places = self.places
         if not places:
             return []
@@ -187,11 +188,11 @@ class Moves:
         return runs_of({slot: places[slot] for slot in slots_of(transaction) if slot in places})
 
     def leads_beyond(self, shards: Collection[GroupId]) -> bool:
-        """Whether a slot has gone, by this shard's log, to none of these."""
+        """Whether, by this shard's log, a slot has gone to none of these shards."""
         return any([run.shard not in shards for run in self._runs])
 
     def learn(self, runs: list[PlacedRun]) -> bool:
-        """What some shard has given and taken. Whether the map is another one now."""
+        """What some shard has given and taken. Returns whether the map has changed."""
         changed = add_places(self._known, runs)
         if changed:
             self.map = self.first_map.after(self._known)
@@ -200,8 +201,8 @@ class Moves:
     # -- the source ---------------------------------------------------------------------------------------------------
 
     def give(self, move: Move, timestamp: Timestamp) -> Given | None:
-        """What the step at `timestamp` gives, of the state right before it; None if not all of the slots that are still
-        to be handed over are this shard's."""
+        """What the step at `timestamp` gives, of the state right before it; None if this shard does not own all of the
+        slots that are still to be handed over."""
         leaving, slots, first = self.leaving, _expanded(move.slots), True
         if leaving is not None and leaving.target == move.target:
             first = slots not in (self._leaving_slots, _expanded(leaving.slots))
@@ -242,7 +243,8 @@ class Moves:
         return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, last, rules, ranges_of(handed))
 
     def _handed_before(self) -> int:
-        """Slots less than this one have about a portion of the rows that were given, or are one slot."""
+        """The slots below this one are handed over with this step: they have about a portion of the given rows, or are
+        one slot."""
         first, size = None, 0
         if self._store.note(_OLD):
             return SLOTS
@@ -255,7 +257,7 @@ class Moves:
         return SLOTS
 
     def _kept(self, timestamp: Timestamp) -> MessageId:
-        """The first id that no replica may have forgotten there."""
+        """The lowest id that no replica may have forgotten at this timestamp."""
         return forgotten_before(timestamp, self._window_us) if self._window_us else b""
 
     def _row(self, key: bytes) -> MovedRow:
@@ -277,7 +279,7 @@ class Moves:
     # -- a step takes effect ------------------------------------------------------------------------------------------
 
     def step(self, move: Move, given: Given, timestamp: Timestamp) -> None:
-        """In the source, or in the target."""
+        """A step takes effect, in the source or in the target."""
         at = last_version(timestamp)
         if move.source == self._shard:
             self._gave(move, given, at)
@@ -342,7 +344,7 @@ class Moves:
             store.set_note(key, None)
 
     def _clear(self, whole: bool, *prefixes: bytes) -> bool:
-        """All of it, or a portion. Whether something may be left."""
+        """Delete notes with these prefixes: all, or a portion. Returns whether some may be left."""
         for prefix in prefixes:
             found = self._store.notes(prefix, 0 if whole else self.portion)
             for key, _ in found:
@@ -361,14 +363,14 @@ def _moved_row(row: KeyValue) -> MovedRow:
 
 
 def _encoded(row: MovedRow, value: bytes) -> bytes:
-    """As it is staged."""
+    """The bytes of a row as it is staged."""
     created = row.version if row.create_version == ZERO else row.create_version
     return encode_row(row.version.encode(), created.encode(), row.lease, value)
 
 
 def moved(told: Iterable[list[PlacedRun]], shards: Collection[GroupId]) -> bool:
-    """Whether a transaction that these shards were asked for has a key that none of them owns. told: see `Moves.told`,
-    by each of them."""
+    """Whether a transaction that was sent to these shards has a key that none of them owns. told: see `Moves.told`, by
+    each of them."""
     places: dict[int, Place] = {}
     for runs in told:
         if runs:
@@ -381,12 +383,13 @@ def _expanded(ranges: tuple[tuple[int, int], ...]) -> frozenset[int]:
 
 
 def _remaining(leaving: Leaving) -> frozenset[int]:
-    """Slots that are still to be handed over. Those that were may have come back: they have nothing to do with it."""
+    """The slots that are still to be handed over. (Slots that were handed over may have come back by another move: they
+    do not belong to this one any more.)"""
     return frozenset([slot for slot in _expanded(leaving.slots) if slot > leaving.slots_to])
 
 
 def _staged(source: GroupId) -> bytes:
-    """With what the notes of rows begin that are staged from there."""
+    """The prefix of the notes of rows that are staged from this source."""
     return _STAGED + source.to_bytes(4, "big")
 
 
@@ -395,7 +398,7 @@ def _slotted(prefix: bytes, key: bytes) -> bytes:
 
 
 def _after(prefix: bytes, slots: tuple[tuple[int, int], ...]) -> bytes:
-    """Greater than what `_slotted` makes of keys of these slots, and of no others."""
+    """Greater than what `_slotted` makes of keys of these slots, and less than of keys of later ones."""
     return prefix + (slots[-1][1] + 1).to_bytes(2, "big")
 
 
@@ -408,7 +411,7 @@ def _among(slots: bytes | None, wanted: frozenset[int]) -> bool:
 
 
 def _without_ranges(record: bytes) -> bytes:
-    """Of the results of a transaction with a range the source tells itself."""
+    """The remembered record without results of ranges, which the source tells itself."""
     remembered = decode_remembered(record)
     if remembered.results is None or not is_everywhere(remembered.slots):
         return record
@@ -420,7 +423,7 @@ def _touches(remembered: Remembered, slots: frozenset[int]) -> bool:
 
 
 def _joined(own: bytes, given: bytes) -> bytes | None:
-    """What the target remembers of an id that both know; None: what it remembers anyway."""
+    """What the target remembers of an id that both shards know; None: what it remembers already."""
     mine, other = decode_remembered(own), decode_remembered(given)
     effective = (APPLIED, FAILED)
     if mine.status == MOVED or (other.status in effective and mine.status not in effective):

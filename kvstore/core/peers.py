@@ -9,7 +9,7 @@ from multicast.types import GroupId, ProcessId, Topology
 
 
 class Peers:
-    """Of replica `self_id`. leader_of: the protocol's."""
+    """The replicas around replica `self_id`. leader_of: the protocol's."""
 
     def __init__(self, self_id: ProcessId, topology: Topology, leader_of: Callable[[GroupId], ProcessId | None]):
         self.self_id = self_id
@@ -25,7 +25,7 @@ class Peers:
 
     @property
     def leader(self) -> ProcessId | None:
-        """Of this replica's shard, as far as it knows."""
+        """The leader of this replica's shard, as far as it knows."""
         return self._leader_of(self.shard)
 
     def others(self) -> list[ProcessId]:
@@ -33,7 +33,7 @@ class Peers:
         return [p for members in self.replicas.values() for p in members if p != self.self_id]
 
     def to_ask(self, shard: GroupId, attempt: int) -> ProcessId | None:
-        """A replica of `shard`, another one at every attempt, beginning with the leader; never this one."""
+        """The replica of `shard` to ask: another one at every attempt, beginning with the leader; never this one."""
         members = self.replicas[shard]
         leader = self._leader_of(shard)
         first = members.index(leader) if leader in members else 0

@@ -85,12 +85,12 @@ class LocalPlan:
         return self._failure
 
     def inner_compares(self) -> list[tuple[Compare, ...]]:
-        """Of each nested transaction (`kvstore.api.model.nested_in`)."""
+        """The comparisons of each nested transaction (`kvstore.api.model.nested_in`)."""
         owns = self._owns or _owns_all
         return [tuple([c for c in txn.compare if owns(c.key)]) for txn in nested_in(self.transaction)]
 
     def every_operation(self) -> Indexed:
-        """Of all branches; the indexes mean nothing."""
+        """The operations of all branches; their indexes mean nothing."""
         if self.nested:
             return self._local(operations_of(self.transaction))
         return [*self.course(True), *self.course(False)]
@@ -106,7 +106,8 @@ class LocalPlan:
         return [(i, op) for i, op in enumerate(branch) if type(op) in _OF_ALL or owns(op.key)]
 
     def condition_keys(self) -> set[bytes]:
-        """The keys whose values decide the vote; so does all else if it depends on keys that it does not name."""
+        """The keys whose values decide the vote. If the vote depends on keys that the transaction does not name
+        (`reaches_unnamed`), so do the values of these."""
         keys = {compare.key for compare in self.compares}
         if self.nested:
             keys.update([compare.key for compares in self.inner_compares() for compare in compares])
@@ -117,7 +118,8 @@ class LocalPlan:
         return keys
 
     def written_keys(self) -> set[bytes]:
-        """Every key that any branch may write; any other, too, if it depends on keys that it does not name."""
+        """Every key that any branch may write. If a branch writes keys that the transaction does not name, it may be
+        any other key, too."""
         every: list[tuple[int, Any]] = self.every_operation()
         return {op.key for _, op in every if type(op) in _WRITING}
 
@@ -126,7 +128,7 @@ class LocalPlan:
         return not _REACHING.isdisjoint(map(type, operations_of(self.transaction)))
 
     def reads_something(self, succeeded: bool, truths: bytes) -> bool:
-        """Whether this shard knows more of what ran than that its Puts were done."""
+        """Whether this shard has read something: then it knows more of what ran than that its Puts were done."""
         return any([type(op) not in _SILENT for _, op in self.course(succeeded, truths)])
 
 
@@ -135,7 +137,7 @@ def _owns_all(key: bytes) -> bool:
 
 
 def _parts(asked: Simple, owns: Callable[[bytes], bool]) -> list[Simple | Attach | Release]:
-    """What an operation is to the shard that owns these keys."""
+    """What an operation is to the shard that owns these of its keys."""
     if isinstance(asked, LeasedPut):
         home = lease_key(asked.lease)
         attach = [Attach(home, slot_of(asked.key))] if owns(home) else []

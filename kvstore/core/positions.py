@@ -3,15 +3,15 @@
 Theory of operation. The answer to a question that is asked at some instant is a position p such that until then no
 process of the shard had more than p deliveries (`MulticastProtocol.on_read`). There are three ways to it:
 - the leader asks its protocol, if that knows;
-- another replica asks the leader (`PositionRequest`), and what was not delivered anywhere when the leader was asked was
-  not when this replica was;
-- else a *barrier*: an empty message is multicast to the shard. Its position p is beyond all that any process of the
-  shard had delivered before, for they all deliver it, each after that. So any protocol has this way.
-What is asked while a leader or a barrier is under way waits for the next one: one message per replica and shard for all
-that wait. No clock is trusted.
+- another replica asks the leader (`PositionRequest`): what was not delivered anywhere when the leader was asked was not
+  when this replica was, before that;
+- else a *read barrier*: an empty message is multicast to the shard (as Raft's no-op). Its position p is beyond all that
+  any process of the shard had delivered before, for they all deliver it, each after that. So any protocol has this way.
+What is asked while a question to the leader or a read barrier is under way waits for the next one: one message per
+replica and shard for all that wait. No clock is trusted.
 
-Where delivery is strict by itself (`SignalRule` "delivery") only the barrier will do: there a transaction may have
-taken effect before what is below it is delivered in this shard, but the barrier, multicast later, is above both.
+Where delivery is strict by itself (`SignalRule` "delivery") only the read barrier will do: there a transaction may have
+taken effect before what is below it is delivered in this shard, but the read barrier, multicast later, is above both.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from multicast.types import AppMessage, MessageId, ProcessId, new_message_id
 T = TypeVar("T")
 
 LEADER_US = 200_000
-"""So long the leader has to answer; then there is a barrier."""
+"""How long the leader has to answer; then there is a read barrier."""
 WAIT_US_MAX = 10_000_000
-"""So long a barrier has: the protocol repeats it, if need be."""
+"""How long a read barrier has; the protocol repeats it, if need be."""
 
 
 class Question(Generic[T]):
-    """waiting: for its answer. asked_at: `now` of this replica. due: when to do more about it; None: the protocol is
-    asked, which always answers."""
+    """A question for the position. waiting: what waits for its answer. asked_at: `now` of this replica. due: when to do
+    more about it; None: the protocol is asked, which always answers."""
 
     __slots__ = ("asked_at", "due", "number", "waiting")
 
@@ -50,9 +50,10 @@ class Question(Generic[T]):
 
 
 class Positions(Generic[T]):
-    """Questions of one replica; the rest as in `Replica`. offered: the protocol answers `on_read`. shared: there are
-    barriers, and leaders are asked. known(question, position): what to do then; position None: nothing is known, and
-    nothing can be done; Refused: the shard can take nothing. barriers: how many left."""
+    """The questions of one replica. Arguments are those of `Replica`. offered: the protocol answers `on_read`. shared:
+    there are read barriers, and leaders are asked. known(question, position): called with the answer; None: nothing is
+    known, and nothing can be done; Refused: the shard can take nothing. barriers: how many read barriers were
+    multicast."""
 
     def __init__(
         self,
@@ -80,11 +81,11 @@ class Positions(Generic[T]):
         self._barrier: MessageId | None = None
 
     def ask(self, waiting: T) -> None:
-        """At the end of the batch, or with the next question."""
+        """To be asked at the end of the batch, or with the next question."""
         self._new.append(waiting)
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
-        """Ask what is new, unless that waits."""
+        """Ask what is new, unless it waits for a question that is under way."""
         if self._new and self._offered and (self._peers.leads or not self._shared):
             question = self._next(self._new, now)
             self._new = []
@@ -108,7 +109,7 @@ class Positions(Generic[T]):
         return Question(self._number, waiting, now)
 
     def _raise(self, question: Question[T], now: int, out: ApplicationOutbox) -> None:
-        """A barrier."""
+        """Multicast a read barrier."""
         refusal = self._shards.refusal((self._peers.shard,), Transaction(), now)
         if refusal is not None:
             self._end(refusal)
@@ -145,7 +146,7 @@ class Positions(Generic[T]):
             self._end(message.position)
 
     def on_deliver(self, message_id: MessageId, position: int) -> None:
-        """A delivery: it may be a barrier."""
+        """A delivery, perhaps of a read barrier."""
         if message_id == self._barrier:
             self._end(position)
 

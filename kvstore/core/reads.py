@@ -68,15 +68,15 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Asked(NamedTuple):
-    """who: the token of the client of an `Execute`; else the replica that asks."""
+    """A read that waits. who: the token of the client of an `Execute`; else the replica that asks."""
 
     who: int
     request: Execute | ReadNow | PositionRequest
 
 
 class Reads:
-    """Those of one replica; the rest as in `Replica`. offered, shared: see `Positions`. unread: where what cannot be
-    read here is put. unordered: how many were answered."""
+    """The reads at one replica. Arguments are those of `Replica`. offered, shared: see `Positions`. unread: gets what
+    cannot be read here. unordered: how many were answered."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Reads:
         self._open = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """How many reads wait."""
         return self._open
 
     def takes(self, request: Execute) -> bool:
@@ -115,20 +115,20 @@ class Reads:
         return self.shared or (self._offered and self._peers.leads and self.is_here(request.transaction))
 
     def is_here(self, transaction: Transaction) -> bool:
-        """Whether all of it is of this replica's shard."""
+        """Whether the transaction concerns this replica's shard alone."""
         return self._moves.map.shards_of(transaction) == (self._peers.shard,)
 
     def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
-        """A client's, of this shard alone: read it, or put it among the unread."""
+        """A client's read of this shard alone: answer it, or put it among the unread."""
         age_us = None if request.consistency == "snapshot" else request.age_us
         self._add(_Asked(token, request), age_us, now, out)
 
     def on_read_now(self, sender: ProcessId, message: ReadNow, now: int, out: ApplicationOutbox) -> None:
-        """Another replica's, or of this one's collects. It is answered with `FoundNow`, or not."""
+        """A read of another replica, or of this one's collects. It is answered with `FoundNow`, or not at all."""
         self._add(_Asked(sender, message), message.age_us, now, out)
 
     def on_position_request(self, sender: ProcessId, message: PositionRequest, out: ApplicationOutbox) -> None:
-        """Another replica of the shard takes this one for its leader."""
+        """Another replica of the shard asks this one, which it takes for the leader."""
         if self._offered and self._peers.leads:
             self._open += 1
             self.positions.ask(_Asked(sender, message))
@@ -156,7 +156,7 @@ class Reads:
             self._refused.append((position, question))
 
     def advance(self, out: ApplicationOutbox) -> None:
-        """Something has completed, or is known: read what waited for it."""
+        """Something has completed, or a position is known: answer the reads that waited for it."""
         for refused, question in self._refused:
             self._refuse(question, refused, out)
         self._refused.clear()
@@ -176,7 +176,7 @@ class Reads:
         self._readable = waiting
 
     def _tell(self, question: Question[_Asked], position: int, out: ApplicationOutbox) -> None:
-        """Those who have asked for the position alone."""
+        """Answer those who have asked for the position alone."""
         for who, request in question.waiting:
             if type(request) is PositionRequest:
                 self._open -= 1
@@ -184,7 +184,7 @@ class Reads:
         question.waiting = [asked for asked in question.waiting if type(asked.request) is not PositionRequest]
 
     def _refuse(self, question: Question[_Asked], refused: Refused, out: ApplicationOutbox) -> None:
-        """Who asks for another replica does without an answer."""
+        """Refuse the clients' reads; other replicas are not answered."""
         self._open -= len(question.waiting)
         for who, request in question.waiting:
             if type(request) is Execute:
@@ -216,7 +216,8 @@ class Reads:
         return Answered(result, False, told is None, self._peers.shard, log.completed, self._store.complete_to)
 
     def _found(self, request: ReadNow) -> FoundNow:
-        """The part of this shard; no results if the client has no right to it: it is ordered then, and refused."""
+        """The part of this shard. Without results if the client has no right to it: the read is then ordered, and
+        refused there."""
         self.unordered += 1
         denied = self._rights.denied(request.transaction)
         log, store = self._log, self._store
@@ -233,7 +234,7 @@ class Reads:
     # -- batches and time ---------------------------------------------------------------------------------------------
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
-        """Ask for the position for all of this batch."""
+        """Ask for the position, once for all reads of this batch."""
         self.positions.end_batch(now, out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:

@@ -221,7 +221,8 @@ class Replica(Application):
         return self.shards.trouble(shard, self._now)
 
     def _lacks(self) -> set[GroupId]:
-        """The shards without whose word this one does not go on: with what is not delivered, or not complete."""
+        """The shards without whose word this one does not go on: those that block a delivery, or the completion of a
+        bundle."""
         head = self.log.entries[0] if self.log.entries else None
         return {*self._waits_for(), *(head.missing() if head else ())} - {self.shard}
 
@@ -244,7 +245,7 @@ class Replica(Application):
         self._read(now, out)
 
     def _read(self, now: int, out: ApplicationOutbox) -> None:
-        """What can be read by now; and have the rest ordered."""
+        """Answer the reads that can be answered now, and have the unread ordered."""
         self.reads.advance(out)
         while self._unread:
             self.clients.order(*self._unread.pop(0), now, out)
@@ -262,7 +263,7 @@ class Replica(Application):
         self._advance(now, out)
 
     def _append(self, delivery: Delivered, outcome: bytes | None, at: int, settled: bool = False) -> None:
-        """The next delivery, when every step of a move before it is complete."""
+        """The next delivery enters the log. Every step of a move before it is complete."""
         message = delivery.message
         if not self.log.entries:
             self.log.completed = delivery.position - 1
@@ -276,7 +277,7 @@ class Replica(Application):
             self.signals.ready(unblocked, self._replaying)
 
     def _items(self, delivery: Delivered) -> list[Item]:
-        """Its transactions, and whether their ids were delivered before."""
+        """The transactions of a delivery, and whether their ids were delivered before."""
         message, at, window_us, position = delivery.message, delivery.timestamp, self.window_us, delivery.position
         shards, known, remembered = message.destinations, self.log.items, self.store.remembered
         oldest = oldest_id(at.time - window_us) if window_us else NO_ID
@@ -319,7 +320,7 @@ class Replica(Application):
         self._advance(now, out)
 
     def _advance(self, now: int, out: ApplicationOutbox) -> None:
-        """Complete what is ready at the head, and look at what was delivered."""
+        """Complete what is ready at the head of the log, and let in what was held."""
         log, held = self.log, self._held
         while True:
             while log.entries and log.entries[0].ready:
@@ -335,7 +336,7 @@ class Replica(Application):
         self._read(now, out)
 
     def _complete(self, entry: Entry, now: int, out: ApplicationOutbox) -> None:
-        """The head takes effect."""
+        """The bundle at the head takes effect."""
         known = decode_outcomes(entry.outcome) if entry.outcome is not None else None
         outcomes: list[Outcome] = []
         results: list[ShardResult] = []
@@ -375,7 +376,7 @@ class Replica(Application):
         self, entry: Entry, move: Move, fate: Fate, execution: Execution, known: Outcomes | None, now: int,
         out: ApplicationOutbox,
     ) -> MoveOutcome:
-        """The head is a step of a move."""
+        """The bundle at the head is a step of a move."""
         given = None
         if fate.status == APPLIED:
             given = given_by(entry, move, known, self.shard)
@@ -425,7 +426,7 @@ class Replica(Application):
         return Fate.voted(item.plan, entry.votes(index, self.shard), shards)
 
     def _forget(self, timestamp: Timestamp) -> None:
-        """What nobody may use any more when everything up to `timestamp` is complete here."""
+        """Everything up to `timestamp` is complete here: forget what nobody may use any more."""
         if self.window_us and timestamp.time >= self._last_forget + FORGET_EVERY_US:
             self._last_forget = timestamp.time
             oldest = forgotten_before(timestamp, self.window_us)

@@ -16,7 +16,7 @@ from kvstore.core.messages import Answered, Refused, ShardResult
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
 
 RESULT_RETRY_US = 500_000
-"""How long to wait for results before asking the shards for them; and again, and again."""
+"""How long results are waited for before the shards are asked for them, and between two such questions."""
 
 REMEMBERED_WINDOWS = 3
 """For so many deduplication windows after its creation an id's result is kept. Who is delivered with effect is
@@ -33,11 +33,11 @@ def forgotten_before(timestamp: Timestamp, window_us: int) -> MessageId:
 
 _TOLD_BY_ALL = (*RANGES, Cut, Rule)
 WAIT_US_MAX = 60_000_000
-"""When nobody waits for an answer any more: clients' timeouts are shorter."""
+"""After so long nobody waits for an answer any more: clients' timeouts are shorter."""
 
 
 class Flight:
-    """A bundle under way. waiting: who waits for its transactions, in their order. open: how many still do."""
+    """A bundle under way. waiting: its requests, in their order. open: how many of them are not answered."""
 
     __slots__ = ("destinations", "id", "left_at", "open", "waiting")
 
@@ -98,8 +98,9 @@ class Waiting:
         self.attempt = 0
 
     def missing(self, shard_map: ShardMap) -> list[GroupId]:
-        """The shards whose results the answer needs, as far as is known: those that own what it reads, by the map of
-        then and by this one, since it may have been served by either; else any of its shards, by these."""
+        """The shards whose results the answer needs, as far as is known: those that own what the transaction reads, by
+        the map of then and by the present one, since it may have been served by either; if it reads nothing, any of its
+        shards."""
         some, maps = next(iter(self.results.values()), None), [self.shard_map]
         if shard_map is not self.shard_map:
             maps.append(shard_map)
@@ -158,7 +159,8 @@ class Waiting:
         return Answered(whole, self.repeated, shard=shard)
 
     def _expired(self, timestamp: Timestamp) -> Refused:
-        """It was ordered too late. Of an earlier copy the result would be known, unless this one is later still."""
+        """The answer to a transaction that was ordered too late. The result of an earlier copy would be known, unless
+        this one is later still."""
         if timestamp.time <= created_us(self.id) + REMEMBERED_WINDOWS * self.window_us:
             return Refused("expired", "it was ordered later than its id allows and had no effect", False, "not_applied")
         return Refused(
@@ -182,7 +184,7 @@ def id_reused() -> Refused:
 def reporting_shards(
     transaction: Transaction, status: int, succeeded: bool, truths: bytes, shard_map: ShardMap
 ) -> tuple[GroupId, ...]:
-    """The shards without whose reports there is no answer: those that know more than that the Puts were done."""
+    """The shards without whose reports there is no answer: those that have read something."""
     if status != APPLIED:
         return ()
     found = set()
@@ -195,7 +197,7 @@ def reporting_shards(
 
 
 class Requests:
-    """All that wait, and when to ask for their results."""
+    """All requests that wait for results, and when to ask for these."""
 
     def __init__(self) -> None:
         self.by_id: dict[MessageId, Waiting] = {}
@@ -206,7 +208,7 @@ class Requests:
         return len(self.by_id)
 
     def add(self, waiting: Waiting) -> None:
-        """Wait for it, until `remove`."""
+        """This one waits, until `remove`."""
         if waiting.unnamed:
             self._unnamed += 1
             waiting.id = self._unnamed.to_bytes(16, "big")
@@ -214,21 +216,21 @@ class Requests:
         self.schedule(waiting, waiting.since)
 
     def digest_of(self, message_id: MessageId, body: msgspec.Raw, homes: tuple[GroupId, ...]) -> bytes:
-        """See `request_digest`; of what was asked here it is known."""
+        """See `request_digest`; of a request that waits here it is known already."""
         waiting = self.by_id.get(message_id)
         if waiting is not None and waiting.body == bytes(body):
             return waiting.digest
         return request_digest(body, homes)
 
     def rename(self, waiting: Waiting, message_id: MessageId, now: int) -> None:
-        """It has no id of its own, and is known by this one from now on."""
+        """This request has no id of its own, and is known by this one from now on."""
         del self.by_id[waiting.id]
         waiting.id = message_id
         self.by_id[message_id] = waiting
         self.schedule(waiting, now)
 
     def remove(self, message_id: MessageId) -> Waiting | None:
-        """Nobody waits for it any more."""
+        """Nobody waits for this id any more."""
         return self.by_id.pop(message_id, None)
 
     def schedule(self, waiting: Waiting, now: int) -> None:
@@ -237,7 +239,7 @@ class Requests:
         self._due.append((waiting.due, waiting.id))
 
     def due(self, now: int) -> list[Waiting]:
-        """Those that have waited long enough for their results."""
+        """The requests that have waited long enough for their results."""
         found = []
         while (next_due := self.next_due()) is not None and next_due <= now:
             found.append(self.by_id[self._due.popleft()[1]])

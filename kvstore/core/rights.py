@@ -70,32 +70,32 @@ class Rights:
         self._store = store
 
     def change(self, rule: Rule) -> None:
-        """It takes effect."""
+        """A change of rights takes effect."""
         self._store.set_note(_RULES + rule.name, rule.record or None)
 
     def given(self) -> list[tuple[bytes, bytes]]:
-        """All, by name, for a shard that knows none."""
+        """All rights, by name, for a shard that knows none."""
         return [(name[len(_RULES) :], record) for name, record in self._store.notes(_RULES)]
 
     def take(self, rules: Iterable[tuple[bytes, bytes]]) -> None:
-        """These are all."""
+        """Have these rights, and no others."""
         for name, _ in self.given():
             self.change(Rule(name, b""))
         for name, record in rules:
             self.change(Rule(name, record))
 
     def token(self, token_id: str) -> Token | None:
-        """None: there is none, or no longer."""
+        """This token; None: there is none, or no longer."""
         note = self._store.note(_RULES + TOKEN + token_id.encode())
         return None if note is None else _decode_token(note)
 
     def tokens(self) -> dict[str, Token]:
-        """All, by id."""
+        """All tokens, by id."""
         begin = _RULES + TOKEN
         return {name[len(begin) :].decode(): _decode_token(note) for name, note in self._store.notes(begin)}
 
     def roles(self) -> dict[str, Role]:
-        """All, by name."""
+        """All roles, by name."""
         begin = _RULES + ROLE
         return {name[len(begin) :].decode(): _decode_role(note) for name, note in self._store.notes(begin)}
 
@@ -106,7 +106,7 @@ class Rights:
         return [permission for note in notes if note is not None for permission in _decode_role(note).permissions]
 
     def allows(self, token_id: str, access: str) -> bool:
-        """Whether he may do what concerns no keys."""
+        """Whether the holder may do this, which concerns no keys."""
         return any([permission.access == access for permission in self.permissions(token_id)])
 
     def denied(self, transaction: Transaction) -> tuple[str, bytes] | None:
@@ -126,7 +126,7 @@ class Rights:
         return None
 
     def denied_range(self, token_id: str, first: bytes, end: bytes) -> tuple[str, bytes] | None:
-        """The same of whoever reads all keys first <= key < end (b"": no end)."""
+        """The same for a read of all keys first <= key < end (b"": no end)."""
         if not token_id or _covers(self.permissions(token_id), "read", first, end):
             return None
         return _lacking("read"), first
@@ -149,7 +149,7 @@ def _keys_of(operation: Operation) -> tuple[bytes, bytes]:
 
 
 def _covers(permissions: list[Permission], access: str, first: bytes, end: bytes) -> bool:
-    """Whether one of them is of all these keys."""
+    """Whether one of these permissions is for all of these keys."""
     for permission in permissions:
         within = not permission.end or (bool(end) and end <= permission.end)
         if permission.access == access and permission.first <= first and within:
@@ -163,7 +163,7 @@ def forbidden(denied: tuple[str, bytes]) -> Refused:
 
 
 DENIED = "forbidden: "
-"""With this the failure of a transaction begins whose client has no right to it."""
+"""The failure of a transaction begins with this if its client has no right to it."""
 
 
 def _lacking(access: str) -> str:

@@ -21,7 +21,7 @@ _TIMES = (1 << 62) - 1
 
 
 def encode_row(version: bytes, create_version: bytes, lease: bytes, value: bytes) -> bytes:
-    """Both versions encoded."""
+    """The bytes of a row; both versions are given encoded."""
     if create_version == version and not lease:
         return version + value
     flags, more = version[0], b""
@@ -35,7 +35,7 @@ def encode_row(version: bytes, create_version: bytes, lease: bytes, value: bytes
 
 
 def version_bytes(row: bytes) -> bytes:
-    """The row's version, encoded; empty of an empty row, which stands for none."""
+    """The row's version, encoded; empty of an empty row, which says that there is none."""
     if not row or row[0] <= _TIME:
         return row[:VERSION_BYTES]
     return bytes((row[0] & _TIME,)) + row[1:VERSION_BYTES]

@@ -22,11 +22,11 @@ from multicast.types import GroupId
 
 TELL_US = 250_000
 SILENT_US = 3_000_000
-"""More than an election takes."""
+"""Longer than an election takes."""
 
 
 class Shards:
-    """As one replica hears of them.
+    """The shards, as one replica hears of them.
 
     has_majority(): of a leader (`MulticastProtocol.has_majority`). lacks(): the shards without whose word the first of
     what is pending here cannot go on. full(): whether this replica can store nothing more.
@@ -57,7 +57,7 @@ class Shards:
         self._tell_at = now
 
     def on_state(self, state: ShardState, now: int) -> None:
-        """A leader's word."""
+        """A leader tells the state of its shard."""
         self._heard[state.shard] = now
         self._said[state.shard] = state
 

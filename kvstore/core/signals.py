@@ -52,10 +52,11 @@ from multicast.records import Delivered
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
 
 PULLS_BEFORE_FETCH = 3
-"""After so many pulls in vain the bundle may be settled, and the part forgotten: ask a peer of the own shard."""
+"""After so many pulls in vain the bundle may be settled, and the part forgotten: the outcome is fetched from a peer of
+the own shard."""
 
 PULL_MAX = 64
-"""Bundles whose parts one pull asks for."""
+"""How many bundles one pull asks for."""
 
 EARLY_MANY = 1000
 """Bundles of which parts came before they were delivered: so many are looked through for some that will not be."""
@@ -77,7 +78,7 @@ _NOT_THE_OWNER = Vote(success_failure="move: not all of these slots are the sour
 
 
 class Signals:
-    """Those of one replica; the rest as in `Replica`. pushed, pulled: how many parts."""
+    """The parts of one replica. Arguments are those of `Replica`. pushed, pulled: how many parts."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class Signals:
         self._last_pull = self._pulls = 0
 
     def start(self, held: Iterable[Delivered]) -> None:
-        """A life begins: whether what is found here was settled may have been lost. held: behind a step of a move."""
+        """A life begins. What settled the parts that are found here may have been lost. held: deliveries behind a step
+        of a move."""
         kept = [(message_id, decode_retained(part)) for message_id, part in self._store.parts()]
         found = [(retained.timestamp, retained.destinations, message_id) for message_id, retained in kept]
         found += [(e.timestamp, e.message.destinations, e.message.id) for e in self._log.entries]
@@ -127,7 +129,7 @@ class Signals:
         return tuple(shard for shard in others if shard in voters)
 
     def delivered(self, entry: Entry) -> None:
-        """What came before the delivery itself."""
+        """Take the parts that came before the delivery itself."""
         self._last_delivered = entry.timestamp
         for shard, part in self._early.pop(entry.message.id, {}).items():
             if shard in entry.needed:
@@ -150,7 +152,7 @@ class Signals:
             self.pushed += 1
 
     def _vote(self, item: Item, entry: Entry) -> Vote | None:
-        """None: no objection."""
+        """The vote on one transaction; None: no objection."""
         if item.expired:
             return None
         if item.after:
@@ -180,7 +182,7 @@ class Signals:
     # -- other replicas -----------------------------------------------------------------------------------------------
 
     def on_parts(self, message: Parts) -> None:
-        """Another shard's. PeerError if the votes are not those of the bundle."""
+        """Parts of another shard. PeerError if the votes are not those of the bundle."""
         for part in message.parts:
             entry = self._log.by_id.get(part.id)
             if entry is not None:
@@ -195,7 +197,7 @@ class Signals:
         entry.parts[shard] = part
 
     def on_part_request(self, sender: ProcessId, message: PartRequest, out: ApplicationOutbox) -> None:
-        """Tell what is known."""
+        """Tell another shard's replica the parts that are known here."""
         found: list[Part] = []
         for wanted in message.wanted:
             entry = self._log.by_id.get(wanted.id)
@@ -212,7 +214,8 @@ class Signals:
             out.send((sender,), Parts(self._peers.shard, found))
 
     def _tell_decisions(self, sender: ProcessId, wanted: Wanted, out: ApplicationOutbox) -> None:
-        """It is complete here and settled: unless its results are forgotten, too, tell how it ended."""
+        """The bundle is complete here and settled, so the part is gone: tell how its transactions ended, unless their
+        results are forgotten, too."""
         decided: list[Decided | None] = []
         for index, message_id in enumerate(wanted.ids):
             record = self._store.remembered(message_id or unnamed_id(wanted.id, index))
@@ -227,8 +230,8 @@ class Signals:
         out.send((sender,), Decisions(self._peers.shard, wanted.id, decided))
 
     def on_decisions(self, message: Decisions) -> None:
-        """Another shard's. PeerError if they are not those of the bundle. What a step of a move gives is only in the
-        source's part, and that is kept."""
+        """How the transactions of a bundle ended in another shard. PeerError if they are not those of the bundle. (What
+        a step of a move gives is only in the source's part, and that is kept.)"""
         entry = self._log.by_id.get(message.id)
         if entry is None or message.shard not in entry.needed:
             return
@@ -269,7 +272,8 @@ class Signals:
                 del self._doubtful[shards]
 
     def _drop(self, message_id: MessageId, part: Part) -> None:
-        """It is settled. What gives something is kept longer: who is behind in the target has it from nobody else."""
+        """This part is settled. If it gives something, it is kept longer: a replica of the target that is behind has it
+        from nowhere else."""
         if _gives(part):
             self._gave[message_id] = max(part.timestamp.time, created_us(message_id))  # the first stamps may be low
         else:

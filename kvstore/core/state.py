@@ -23,7 +23,7 @@ class PastState(Protocol):
     """The data of one shard as it was at some version. To be read at once."""
 
     def get(self, key: bytes) -> KeyValue | None:
-        """None: absent."""
+        """The row of a key; None: absent."""
 
     def look(
         self, first: bytes, end: bytes, reverse: bool
@@ -37,10 +37,10 @@ class State(Protocol):
 
     @property
     def position(self) -> int:
-        """Of how many deliveries it durably holds what came of them."""
+        """The number of deliveries whose effects it durably holds."""
 
     def get(self, key: bytes) -> KeyValue | None:
-        """None: absent."""
+        """The row of a key; None: absent."""
 
     def scan(
         self, first: bytes, end: bytes, limit: int, reverse: bool = False, keys_only: bool = False
@@ -113,7 +113,7 @@ class State(Protocol):
         """What `set_note` kept. Notes are of moves (`kvstore.core.moves`), and ATTACHED."""
 
     def set_note(self, key: bytes, value: bytes | None) -> None:
-        """Keep it; None: no longer."""
+        """Keep a note; None: delete it."""
 
     def notes(self, prefix: bytes, limit: int = 0, below: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Those whose keys begin with `prefix` and are less than `below` (b"": all), rising; at most `limit` unless
@@ -129,4 +129,4 @@ class State(Protocol):
         """Keep this shard's part of a transaction."""
 
     def drop_part(self, message_id: MessageId) -> None:
-        """Nobody will ask for it; it need not exist."""
+        """Nobody will ask for this part, which need not exist."""

@@ -49,15 +49,16 @@ from multicast.application import ApplicationOutbox
 from multicast.types import ZERO, AppMessage, GroupId, ProcessId, Timestamp, new_message_id, quorum_of
 
 RETRY_US = 500_000
-"""After so long another replica is asked, and another empty transaction leaves."""
+"""After so long without an answer another replica is asked, or another empty transaction leaves."""
 IN_VAIN = 5
-"""After so many that have not moved the shard far enough, the next one is for all shards."""
+"""After so many empty transactions that have not moved the shard far enough, the next one is for all shards."""
 PACE_US = 20_000
 """Between two empty transactions of one replica."""
 ASKED_AT_ONCE = 16
-"""Of the operations of one read, each of one shard: what they find is in memory, at whoever is asked, too."""
+"""How many operations of one read are asked for at once, in each shard: what they find is in memory, also at the
+replica that is asked."""
 WAIT_US_MAX = 10_000_000
-"""So long a replica waits for what it is asked, and who has asked for an answer."""
+"""How long a replica waits for what it is asked to read, and the one that has asked for an answer."""
 
 
 class _Asked:
@@ -144,7 +145,7 @@ class Versions:
     # -- for clients here ---------------------------------------------------------------------------------------------
 
     def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
-        """Answered with `Answered` or `Refused`."""
+        """A read at a version, answered with `Answered` or `Refused`."""
         version = request.at
         if version is None or not only_reads(request.transaction):
             out.answer(token, Refused("invalid", "version: of reads alone", False, "not_applied"))
@@ -172,14 +173,15 @@ class Versions:
         self._ask_more(asked, now, out)
 
     def _ask_more(self, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
-        """As long as not too many are asked for at once. What this replica answers itself it answers meanwhile."""
+        """Ask for as many operations as may be asked for at once. What this replica answers itself it answers
+        meanwhile."""
         asked.asking = True
         while asked.later and len(asked.missing) - len(asked.later) < ASKED_AT_ONCE:
             self._ask(*asked.later.pop(), asked, now, out)
         asked.asking = False
 
     def _ask(self, index: int, shard: GroupId, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
-        """The next replica of this shard; this one before all others."""
+        """Ask the next replica of this shard; this process before all others."""
         operation, attempt = asked.operations[index], asked.missing.get((index, shard), -1)
         if attempt < 0 or not isinstance(operation, Get | Range):
             return
@@ -248,14 +250,14 @@ class Versions:
             self._waiting.append(waiting)
 
     def advance(self, now: int, out: ApplicationOutbox) -> None:
-        """Something has completed, or there is time to look on."""
+        """Something has completed, or there is time to look further."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if now - one.since < WAIT_US_MAX and not self._serve(one, now, out):
                 self._waiting.append(one)
 
     def _serve(self, waiting: _Waiting, now: int, out: ApplicationOutbox) -> bool:
-        """Whether it is answered."""
+        """Look on for one question; returns whether it is answered."""
         store = self._store
         if store.complete_to < waiting.version:
             return False
@@ -277,7 +279,8 @@ class Versions:
         return True
 
     def _read(self, waiting: _Waiting) -> OperationResult | None:
-        """None: a Range that is not looked at to its end; more of it when this is called again."""
+        """What the operation finds; None: a Range that is not looked at to its end, of which the next call reads
+        more."""
         operation, past = waiting.operation, self._store.at(waiting.version)
         if isinstance(operation, Get):
             row = past.get(operation.key)
@@ -363,6 +366,6 @@ class Versions:
 
 
 def compacted(version: Timestamp, oldest: Timestamp) -> Refused:
-    """oldest: of which everything is known."""
+    """The refusal of a version. oldest: the oldest one of which everything is known."""
     text = f"what stood at {version} is no longer known; the oldest version of which everything is known is {oldest}"
     return Refused("compacted", text, False, "not_applied")

@@ -44,22 +44,22 @@ from multicast.types import ZERO, GroupId, ProcessId, Timestamp, quorum_of
 
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_BYTES = 256 * 1024
-"""An answer ends with the transaction that reaches this."""
+"""An answer ends with the transaction with which it reaches this size."""
 PACE_US = 20_000
 """Between the beginnings of two rounds of the feed."""
 RETRY_US = 1_000_000
 """After so long without an answer another replica is asked."""
 PROGRESS_US = 2_000_000
-"""After so long a client is answered though nothing has come."""
+"""After so long a client is answered although nothing has come."""
 LINGER_US = 10_000_000
-"""So long the feed goes on when nobody asks."""
+"""How long the feed goes on when nobody asks."""
 WAIT_US_MAX = 10_000_000
-"""So long a client waits for what is older than the buffer."""
+"""How long a client waits for what is older than the buffer."""
 _TRANSACTION_BYTES, _CHANGE_BYTES = 300, 130
-"""About what a transaction takes in memory, and each of its changes besides key and value."""
+"""About how much memory a transaction takes, and each of its changes besides key and value."""
 
 _LOOKED_MAX = 10_000
-"""Transactions of the buffer that one answer looks at."""
+"""How many transactions of the buffer one answer looks at."""
 
 _version = itemgetter(0)
 
@@ -120,8 +120,8 @@ class _Feed:
 
 
 class Watches:
-    """Of one replica's clients. clock, ahead_us_max: see `Versions`. released: how many transactions. lagged: how many
-    clients were told that."""
+    """The watches of one replica's clients. clock, ahead_us_max: see `Versions`. released: how many transactions.
+    lagged: how many clients were told that."""
 
     def __init__(
         self,
@@ -154,13 +154,13 @@ class Watches:
 
     @property
     def buffer_bytes(self) -> int:
-        """What the buffer holds."""
+        """How much the buffer holds."""
         return self._feed.bytes if self._feed is not None else 0
 
     # -- for clients here ---------------------------------------------------------------------------------------------
 
     def add(self, token: int, asked: Follow, now: int, out: ApplicationOutbox) -> None:
-        """Answered with `Followed` or `Refused`."""
+        """A question, answered with `Followed` or `Refused`."""
         real = self._clock(now)
         if asked.after is not None and real and asked.after.time > real + self._ahead_us_max:
             text = f"{asked.after} is later than anything by this server's clock"
@@ -190,7 +190,7 @@ class Watches:
             self._ask_all(asked, {}, now, out)
 
     def _answer(self, client: _Client, feed: _Feed, out: ApplicationOutbox) -> bool:
-        """With what was released after `client.at` in its bounds, if there is anything."""
+        """Answer with what was released after `client.at` in its bounds. Returns whether there was anything."""
         if client.at < feed.begin:
             self._lag(client, out)
             return True
@@ -215,7 +215,7 @@ class Watches:
     # -- the feed -----------------------------------------------------------------------------------------------------
 
     def _hurry(self, feed: _Feed, now: int, out: ApplicationOutbox) -> None:
-        """Somebody waits for more than news."""
+        """Somebody waits for more than news: begin a round now, also in place of one that only waits for news."""
         if feed.asked is not None and feed.asked.news:
             self._end(feed.asked)
             feed.asked = None
@@ -223,7 +223,7 @@ class Watches:
             self._go_on(feed, now, out)
 
     def _go_on(self, feed: _Feed, now: int, out: ApplicationOutbox) -> None:
-        """The next round."""
+        """Begin the next round."""
         starting = [client for client in self._clients if not client.versioned]
         wanted = max([client.after for client in self._clients], default=ZERO)
         asked = feed.asked = self._new_round(feed.upto, max(wanted, feed.upto), None, now)
@@ -256,7 +256,7 @@ class Watches:
                     client.at = feed.upto
 
     def _trim(self, feed: _Feed) -> None:
-        """What is too much leaves the buffer, the oldest first."""
+        """Drop the oldest transactions while the buffer is too large."""
         many = 0
         while feed.bytes > self.buffer_bytes_max and many < len(feed.released):
             feed.begin, changes = feed.released[many]
@@ -289,7 +289,7 @@ class Watches:
                 self._ask(shard, asked, now, out)
 
     def _ask(self, shard: GroupId, asked: _Round, now: int, out: ApplicationOutbox) -> None:
-        """One replica; in this one's shard this one before all others."""
+        """Ask one replica of a shard; of this replica's shard this process before all others."""
         attempt, client = asked.missing[shard], asked.client
         first, end = (client.first, client.end) if client is not None else (b"", b"")
         question = ChangesAfter(asked.number, asked.after, asked.wanted, asked.news, first, end)

@@ -14,12 +14,12 @@ that are attached to leases (`kvstore.core.state`).
 PAST, CHANGES = BESIDE = ("overwritten", "changes")
 """Beside the sets of tables: see `kvstore.storage.history`."""
 PROTOCOL = "protocol"
-"""Only staged: what a snapshot holds of the protocol's state."""
+"""A table that is only staged: what a snapshot holds of the protocol's state."""
 SEALED = b"sealed"
 """The key in `META` of the note on a staged snapshot that is to be installed."""
 
 FORGET_MAX = 100_000
-"""Ids forgotten per commit; the rest follow with the next one, so that no commit takes seconds."""
+"""How many ids are forgotten per commit; the rest follow with the next one, so that no commit takes seconds."""
 
 
 FORMAT = b"format"
@@ -33,7 +33,7 @@ class StorageError(Exception):
 
 
 class ViewGone(StorageError):
-    """A view was closed; what it showed can be read no more."""
+    """A view was closed; it cannot be read any more."""
 
 
 class NoSpace(StorageError):
@@ -41,7 +41,7 @@ class NoSpace(StorageError):
 
 
 class Tables(Protocol):
-    """A backend's, inside a commit."""
+    """The tables of a backend, inside a commit."""
 
     def get(self, table: str, key: bytes) -> bytes | None: ...
 
@@ -50,7 +50,7 @@ class Tables(Protocol):
     def delete(self, table: str, key: bytes) -> None: ...
 
     def replace(self, table: str, key: bytes, value: bytes) -> bytes:
-        """Put it, and return what was there; empty: nothing is to be there, or was."""
+        """Put a value, and return the one that was there; empty: nothing is to be there, or nothing was."""
 
     def first(self, table: str) -> tuple[bytes, bytes] | None:
         """The row with the least key."""
@@ -74,8 +74,8 @@ class Changes:
 
 
 class View(Protocol):
-    """What was committed when it was made. Reads may come from any one thread at a time. ViewGone if it was closed, or
-    the backend had to."""
+    """What was committed when the view was made. Reads may come from any one thread at a time. ViewGone if it was
+    closed, by its user or, because it had to, by the backend."""
 
     def get(self, table: str, key: bytes) -> bytes | None: ...
 
@@ -107,13 +107,14 @@ class Backend(Protocol):
         """The greatest key, None if there is none."""
 
     def apply(self, changes: Changes) -> None:
-        """All of it durably, or StorageError and nothing of it. Reads may see it from `refresh` on only."""
+        """Commit all of these changes durably; or StorageError, and none of them. Reads may see them from `refresh` on
+        only."""
 
     def refresh(self) -> None:
-        """From the reading thread: reads see everything applied."""
+        """Called by the reading thread: from now on reads see everything applied."""
 
     def view(self) -> View:
-        """Of what is committed now."""
+        """A view of what is committed now."""
 
     def stage(self, tables: dict[str, dict[bytes, bytes]], anew: bool) -> None:
         """Add rows to the staged tables, META among them, as `apply` does; anew: all that was there goes."""
@@ -136,14 +137,14 @@ class Backend(Protocol):
 
 
 def places(keys: list[bytes], start: bytes, reverse: bool) -> range:
-    """Of the sorted keys that `Backend.scan` returns, in its order."""
+    """The indexes of the sorted keys that `Backend.scan` returns, in its order."""
     if reverse:
         return range((bisect_left(keys, start) if start else len(keys)) - 1, -1, -1)
     return range(bisect_left(keys, start), len(keys))
 
 
 _SORTED = (DATA, IDS, *BESIDE)
-"""Tables that are scanned, in memory."""
+"""The tables that are scanned, for the backend in memory."""
 
 
 class MemoryBackend:

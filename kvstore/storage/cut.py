@@ -38,9 +38,9 @@ from multicast.snapshot import portion
 from multicast.types import Timestamp
 
 CUTS_MAX = 4
-"""So many are kept at once; another one replaces the oldest."""
+"""How many cuts are kept at once; another one replaces the oldest."""
 PORTION_BYTES = 1024 * 1024
-"""About so much is fetched at a time."""
+"""About how much is fetched at a time."""
 
 
 class CutRows(msgspec.Struct, array_like=True):
@@ -62,7 +62,7 @@ decode_cut_rows = msgspec.msgpack.Decoder(CutRows).decode
 
 
 class Compacted(Exception):
-    """What is asked for is known no more. oldest: the first version of which everything is."""
+    """What is asked for is not kept any more. oldest: the first version of which everything is."""
 
     def __init__(self, oldest: Timestamp):
         super().__init__(str(oldest))
@@ -98,7 +98,7 @@ class Cut:
         return sorted(self._over)
 
     def rows(self, after: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """With keys greater than `after`, rising. In any one thread at a time. ViewGone."""
+        """The rows with keys greater than `after`, rising. In any one thread at a time. ViewGone."""
         committed = self._view.scan(DATA, after + b"\0")
         over = ((key, self._over[key]) for key in self._keys[bisect_left(self._keys, after + b"\0") :])
         try:
@@ -116,7 +116,7 @@ class Cut:
         return Past(self._view, self._layers, version, looked_max).rows(after + b"\0")
 
     def read(self, after: bytes, at: Timestamp | None = None) -> CutRows:
-        """A portion of them. at: None: of `rows`. StorageError."""
+        """A portion of the rows. at: the version as of which; None: the cut's. StorageError."""
         try:
             return self._read(after, at)
         except ViewGone:
@@ -138,30 +138,30 @@ class Cut:
         return CutRows(self.position, self.timestamp, self.digest, found, more, self.places)
 
     def close(self) -> None:
-        """It is read no more."""
+        """The cut is not read any more."""
         self._view.close()
 
 
 class Cuts:
-    """Those that one replica keeps, by their versions."""
+    """The cuts that one replica keeps, by their versions."""
 
     def __init__(self) -> None:
         self._kept: dict[Timestamp, Cut] = {}
         self._unread: set[Timestamp] = set()
 
     def keep(self, version: Timestamp, cut: Cut) -> None:
-        """Until it is not read any longer."""
+        """Keep a cut as long as it is read."""
         self._kept[version] = cut
         if len(self._kept) > CUTS_MAX:
             self._drop(next(iter(self._kept)))
 
     def find(self, version: Timestamp) -> Cut | None:
-        """It is about to be read. None: it is not kept here, or no longer."""
+        """The cut of this version, which is about to be read; None: it is not kept here, or no longer."""
         self._unread.discard(version)
         return self._kept.get(version)
 
     def sweep(self) -> None:
-        """Those go that were not read since this was called last."""
+        """Drop the cuts that were not read since this was called last."""
         for version in self._unread & self._kept.keys():
             self._drop(version)
         self._unread = set(self._kept)

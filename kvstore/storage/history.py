@@ -47,9 +47,9 @@ LOOKED_MAX = 256
 BLOCK_BYTES = 3_600
 """A block is complete when its keys and rows have so many: then it fits a page of LMDB."""
 _NOTED_MAX = 1000
-"""Changes that one note of CHANGES tells of."""
+"""How many changes one note of CHANGES tells of."""
 _DROPPED_MIN = 64
-"""A commit drops so many blocks and notes, if they are old, and twice as many as it adds."""
+"""A commit drops up to twice as many blocks and notes as it adds, and so many more, if they are old."""
 PORTION_CHANGES, PORTION_BYTES = 1000, 256 * 1024
 """One `changed_after` looks at so many changes, and ends when it has found so much; with a whole transaction."""
 _VERSION_BYTES = 16
@@ -88,7 +88,7 @@ class Kept(NamedTuple):
 
 
 def write(kept: Kept, tables: Tables) -> None:
-    """What a commit does to DATA: keep what it overwrites, and let go of what is old."""
+    """The part of a commit that concerns DATA: keep what it overwrites, and drop what is old."""
     blocks, size = _write(kept, tables)
     notes = range(0, len(kept.log), _NOTED_MAX)
     for number, begin in enumerate(notes):
@@ -145,7 +145,7 @@ def _put(table: str, name: bytes, some: list[bytes], tables: Tables) -> int:
 
 
 class Keys(Protocol):
-    """Of a layer."""
+    """The keys of a layer."""
 
     def begin(self, start: bytes, reverse: bool = False) -> Iterator[bytes]:
         """As `Backend.scan`."""
@@ -176,7 +176,7 @@ class Past:
         self._version = version.encode()
 
     def get(self, key: bytes) -> KeyValue | None:
-        """As `State.get`."""
+        """The row of a key, as `State.get`."""
         row = self._row(key, None)
         return decode_row(key, row) if row else None
 
@@ -209,7 +209,8 @@ class Past:
             first = (last or b"") + b"\0"
 
     def _row(self, key: bytes, kept: Mapping[bytes, bytes] | None) -> bytes:
-        """Empty if there was none. kept: what PAST has of keys around this one; None: nobody has looked."""
+        """The row that stood under a key; empty if there was none. kept: what PAST has of keys around this one; None:
+        nobody has looked."""
         version = self._version
         for layer in self._layers:
             since = layer.since.get(key)
@@ -265,7 +266,7 @@ class Past:
         return {key: row for key, row in found.items() if between(key, first, end)}, last
 
     def _commits(self) -> Iterator[bytes]:
-        """The last versions of those that overwrote anything since, rising."""
+        """The last versions of the commits that have overwritten anything since, rising."""
         place = self._version
         while name := self._block(place + _AFTER_ALL)[0]:
             place = name[:_VERSION_BYTES]
@@ -296,7 +297,7 @@ class Past:
         return rows, edge
 
     def _block(self, start: bytes) -> tuple[bytes, bytes]:
-        """The first one from there on; empty if there is none."""
+        """The first block from there on; empty if there is none."""
         blocks = self._backend.scan(PAST, start)
         found = next(blocks, (b"", b""))
         blocks.close()
@@ -352,7 +353,7 @@ def _some_changes(
 
 
 def _end(changes: list[tuple[bytes, bytes]], portion: int) -> int:
-    """How many of these are a portion; 0: it may have more."""
+    """How many of these changes are a portion; 0: it may have more."""
     for index in range(portion, len(changes)):
         if changes[index][0] != changes[index - 1][0]:
             return index

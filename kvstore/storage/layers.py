@@ -56,8 +56,8 @@ class Layer:
         self.bytes = 0
 
     def copy(self) -> Layer:
-        """What was written here so far, for another thread. What is overwritten later is overwritten at a later
-        version, so the lists of `past` are the same ones."""
+        """A copy of what was written here so far, for another thread. What is overwritten later is overwritten at a
+        later version, so both can share the lists of `past`."""
         copied = Layer()
         copied.data.update(self.data)
         copied.since, copied.past = dict(self.since), dict(self.past)

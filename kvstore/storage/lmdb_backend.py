@@ -136,7 +136,7 @@ class LmdbBackend:
         os.pwrite(self._owner, size + _sum(b"", size), 0)
 
     def checked(self, table: str, key: bytes, stored: bytes) -> bytes:
-        """The value in this row."""
+        """The value in this row, if its checksum is right."""
         if self._unchecked:
             return stored
         value = stored[:-_SUM_BYTES]
@@ -148,7 +148,7 @@ class LmdbBackend:
         return value
 
     def _damaged(self, error: lmdb.Error) -> StorageError:
-        """A read found that a page is not what it should be."""
+        """A read has found that a page is not what it should be."""
         return StorageError(f"{self.name}/{_FILE}: damaged: LMDB cannot read it: {error}; {self._remedy}")
 
     def get(self, table: str, key: bytes) -> bytes | None:

@@ -61,7 +61,7 @@ _decode = msgspec.msgpack.Decoder(Sealed).decode
 
 
 class Snapshots:
-    """Of the replica with this backend. chunk_bytes: about so much a chunk carries."""
+    """The snapshots of the replica with this backend. chunk_bytes: about how much one chunk carries."""
 
     def __init__(self, backend: Backend, chunk_bytes: int = CHUNK_BYTES):
         self._backend = backend
@@ -140,7 +140,8 @@ class Snapshots:
         return True
 
     def seal(self, peer: ProcessId, position: int, timestamp: Timestamp) -> bool:
-        """All of a snapshot of this position is staged. Whether it is what it should be; then it will be installed."""
+        """All of a snapshot of this position is staged. Returns whether it is what its digest says; then the next start
+        will install it."""
         digest = dict(self._backend.staged(META)).get(DIGEST, b"")
         if digest != self._digest.to_bytes(16, "big"):
             return False
@@ -148,7 +149,7 @@ class Snapshots:
         return True
 
     def sealed(self) -> Sealed | None:
-        """What waits to be installed."""
+        """The snapshot that waits to be installed."""
         note = self._backend.get(META, SEALED)
         return _decode(note) if note is not None else None
 
@@ -177,7 +178,7 @@ def _position(view: View) -> int:
 
 
 def _rows(view: View, after: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-    """All that follow this one."""
+    """All rows that follow this one."""
     for number, table in enumerate(_TABLES):
         tag = bytes([number])
         if after[:1] > tag:

@@ -59,10 +59,10 @@ _DELETED = b""
 _ENTRY_BYTES = 120
 _DIGEST_MASK = (1 << 128) - 1
 _NO_FLOOR = b"\xff" * VERSION_BYTES
-"""Nothing that was overwritten is known."""
+"""The floor where nothing that was overwritten is known."""
 WRITTEN_MAX = 32_768
-"""Of so many keys that were written is remembered what a write needs of the row before it, which otherwise would have
-to be read."""
+"""Of so many keys that were written lately the store remembers what a write needs to know of the row before it, which
+would otherwise have to be read."""
 _NOTHING = (0, b"", NO_LEASE)
 
 
@@ -72,14 +72,14 @@ def row_digest(key: bytes, row: bytes) -> int:
 
 
 def owner_of(cluster: bytes, replica: int) -> bytes:
-    """What stands in `META` for whom the data is."""
+    """The value in `META` that says whose the data is."""
     return cluster + replica.to_bytes(4, "big")
 
 
 def meta_of(
     owner: bytes, position: int, timestamp: bytes, digest: bytes, forgotten: bytes = b""
 ) -> dict[bytes, bytes]:
-    """The rows of `META` that say whose the data is, and of what. timestamp: encoded."""
+    """The rows of `META` that say whose the data is, and up to where it goes. timestamp: encoded."""
     return {
         FORMAT: FORMAT_VERSION.to_bytes(2, "big"),
         OWNER: owner,
@@ -160,7 +160,7 @@ class Store:
 
     @property
     def position(self) -> int:
-        """How many deliveries the backend holds what came of."""
+        """The number of deliveries whose effects the backend holds."""
         return int.from_bytes(self._backend.get(META, POSITION) or b"", "big")
 
     @property
@@ -277,7 +277,7 @@ class Store:
         return max(by_time, Timestamp.decode(max(self._backend.get(META, FLOOR) or b"", self._first_floor)))
 
     def at(self, version: Timestamp) -> Past:
-        """The state as it was then. Between `floor` and `complete_to`, and to be read at once."""
+        """The state as it was at this version, between `floor` and `complete_to`; to be read at once."""
         layers = [layer for layer in (self._active, self._frozen) if layer is not None]
         return Past(self._backend, layers, version, self.looked_max)
 
@@ -310,7 +310,7 @@ class Store:
             self._active.log.append((at, key))
 
     def place(self, key: bytes, row: KeyValue | None, at: Timestamp) -> None:
-        """A row comes or goes with a move at version `at`: that is no change of the key."""
+        """A row comes or goes with a move at version `at`, which is no change of the key."""
         if row is None:
             self._put(key, None, b"", at.encode(), None, NO_LEASE)
         else:
@@ -319,7 +319,8 @@ class Store:
     def _put(
         self, key: bytes, value: bytes | None, version: bytes, at: bytes, created: bytes | None, lease: bytes
     ) -> bool:
-        """Whether there was anything before or is now. at: from when on. created: None: as `write` has it."""
+        """Returns whether the key was there before or is now. at: the version from which on. created: None: as `write`
+        has it."""
         layer, written = self._active, self._written
         before = written.get(key)
         if before is None:
@@ -421,7 +422,7 @@ class Store:
         return self._backend.get(NOTES, key)
 
     def set_note(self, key: bytes, value: bytes | None) -> None:
-        """Keep it; None: no longer."""
+        """Keep a note; None: delete it."""
         self._active.notes[key] = value
         self._active.bytes += _ENTRY_BYTES + len(key) + len(value or b"")
 
@@ -462,7 +463,7 @@ class Store:
                 yield message_id, part
 
     def keep_part(self, message_id: MessageId, part: bytes) -> None:
-        """Retain it until `drop_part`."""
+        """Keep a part until `drop_part`."""
         self._active.parts[message_id] = part
         self._active.bytes += _ENTRY_BYTES + len(part)
 
