@@ -14,7 +14,7 @@ RETRY_US = 1_000_000
 
 
 class CatchUp:
-    """Of process `self_id`. members(): of its group. away: peers to which there is no connection."""
+    """At process `self_id`. members(): of its group. away: peers to which there is no connection."""
 
     def __init__(self, self_id: ProcessId, members: Callable[[], tuple[ProcessId, ...]]):
         self._self_id = self_id
@@ -23,7 +23,8 @@ class CatchUp:
         self.away: set[ProcessId] = set()
 
     def connected(self, peer: ProcessId, up: bool) -> bool:
-        """Whether there is a connection to this peer. Returns whether another one should be asked instead."""
+        """There is a connection to this peer again, or none any more. Returns whether another peer should be asked
+        instead."""
         if up:
             self.away.discard(peer)
             return False
@@ -31,8 +32,8 @@ class CatchUp:
         return self._asked is not None and self._asked[0] == peer
 
     def ask(self, peer: ProcessId, now: int) -> ProcessId | None:
-        """`peer` has what is missing. Whom to ask: it, or another one if it is not connected; None to wait for the one
-        that was asked."""
+        """`peer` has what is missing. Returns whom to ask: this peer, or another one if it is not connected; None: wait
+        for the one that was asked."""
         if self._asked is not None and now - self._asked[1] < RETRY_US:
             return None
         if peer in self.away:
@@ -41,18 +42,18 @@ class CatchUp:
         return peer
 
     def ask_instead_of(self, peer: ProcessId, now: int) -> ProcessId | None:
-        """What this peer was asked for, it may not tell. Whom to ask; None if it was not asked."""
+        """This peer may not answer what it was asked. Returns whom to ask instead; None if it was not asked."""
         if self._asked is None or self._asked[0] != peer:
             return None
         self._asked = None
         return self.ask(self._next_after(peer), now)
 
     def answered(self) -> None:
-        """Somebody has told what he has."""
+        """The peer that was asked has answered."""
         self._asked = None
 
     def alone_with(self, peer: ProcessId) -> bool:
-        """Whether there is nobody to ask instead."""
+        """Whether no other member could be asked instead of this one."""
         return self._next_after(peer) == peer
 
     def _next_after(self, peer: ProcessId) -> ProcessId:

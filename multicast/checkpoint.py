@@ -31,7 +31,7 @@ _FILES = ("checkpoint-0", "checkpoint-1")
 
 
 class Checkpoint(NamedTuple):
-    """values: what was put and not deleted up to journal offset `offset`. bytes, file: how large it is, and where."""
+    """values: what was put and not deleted up to journal offset `offset`. bytes, file: its size, and where it is."""
 
     values: dict[bytes, bytes]
     offset: int
@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Where the journal has grown enough for another one."""
+        """The journal offset from which on another checkpoint is worth making."""
         return self.offset + max(GROWTH_BYTES_MIN, GROWTH_FACTOR * self.bytes)
 
     def recovery(self, journal: Journal, position: int) -> Iterator[tuple[int, Any]]:
@@ -78,8 +78,8 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """Those of `journal`. pause: called every few hundred records, so that a thread that makes one lets others work.
-    Nobody else makes any: what counts is read once, and remembered."""
+    """The checkpoints of `journal`. pause: called every few hundred records, so that a thread that makes one lets
+    others work. Nobody else may make any: the one that counts is read once, and remembered."""
 
     def __init__(self, journal: Journal, pause: Callable[[], object] = lambda: None):
         self._journal = journal
@@ -89,8 +89,8 @@ class Checkpoints:
         """The file that is being written, or could not be: until it is synced it may be readable and not on disk."""
 
     def latest(self) -> Checkpoint:
-        """The one that counts; an empty one, at offset 0, if there is none. JournalError if it is another process's, or
-        stands for more than the journal holds."""
+        """The checkpoint that counts; an empty one, at offset 0, if there is none. JournalError if it is another
+        process's, or stands for more than the journal holds."""
         if self._latest is None:
             self._latest = self._read_latest()
         return self._latest
@@ -105,8 +105,8 @@ class Checkpoints:
         return last
 
     def advance(self) -> Checkpoint:
-        """Make one of all that is synced by now; in another thread than what appends and syncs, if need be. OSError,
-        JournalError: the one before still counts."""
+        """Make a checkpoint of all that is synced by now; perhaps in another thread than the one that appends and
+        syncs. OSError, JournalError: the one before still counts."""
         offset, name = self._journal.synced, _FILES[self.latest().file == _FILES[0]]
         values = self._go_on(offset)
         self._unfinished = name
@@ -119,8 +119,8 @@ class Checkpoints:
         return self._go_on(self._journal.synced)
 
     def _go_on(self, offset: int) -> dict[bytes, bytes]:
-        """The values of the latest checkpoint, which is forgotten, and what has become of them up to journal offset
-        `offset`."""
+        """The values at journal offset `offset`, made of the latest checkpoint, which is forgotten, and of what follows
+        it."""
         before, self._latest = self.latest(), None
         values = before.values
         reader = Reader(self._journal)

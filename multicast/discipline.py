@@ -35,7 +35,7 @@ it.
 
 *Leading.* A process whose clock is off is not prevented from anything that it needs to do, since its stamps are right;
 but what is known to be broken should not lead. So it says so (`off`): a leader asks in its heartbeats to be relieved,
-followers whose clocks are right then stand at once, others do not stand until nobody has led for several time-outs. It
+followers whose clocks are right then campaign at once, others only if nobody has led for several time-outs. It
 goes on leading until somebody else does: a shard whose clocks are all off, or whose others are away, keeps working.
 """
 
@@ -75,7 +75,7 @@ class Discipline:
         self._probe_at = 0
 
     def follow(self, processes: Sequence[ProcessId]) -> None:
-        """There are others now, perhaps."""
+        """These are the processes now; there may be new ones."""
         if processes is not self._processes:
             self._follow(processes)
 
@@ -88,7 +88,7 @@ class Discipline:
         self._dirty = True
 
     def read(self, now: int, ahead_us: int) -> None:
-        """The own wall clock is so far ahead of `now`. At the begin of every batch."""
+        """At the begin of every batch: the own wall clock is so far ahead of `now`."""
         if self._read_at is not None and now - self._read_at > _LAPSE_PERIODS * self.period_us:
             self._known.clear()
             self._dirty = True
@@ -98,7 +98,7 @@ class Discipline:
         self._decide()
 
     def probe(self, now: int) -> tuple[ProcessId, ...]:
-        """Whom to send a ClockProbe with this `now`: every period those who owe no answer."""
+        """The processes to which to send a ClockProbe with this `now`: every period those that owe no answer."""
         if now < self._probe_at or not self._peers:
             return ()
         self._probe_at = now + self.period_us
@@ -112,8 +112,8 @@ class Discipline:
         return self._probe_at if self._peers else None
 
     def on_reading(self, peer: ProcessId, sent: int, wall: int, now: int) -> bool:
-        """A peer's answer to the probe of `sent`. One that took too long says too little: ask again. Whether it
-        counts."""
+        """A peer's answer to the probe that was sent at `sent`. Returns whether it counts: one that took too long says
+        too little, and the peer is asked again."""
         if self._asked.get(peer) != sent:
             return False
         del self._asked[peer]
@@ -145,18 +145,18 @@ class Discipline:
         self.correction = self._agreed if self.off else self._own
 
     def _votes(self) -> list[int]:
-        """How far ahead of `now` the clocks are, from below."""
+        """How far each clock is ahead of `now`, from below."""
         return sorted([self._own, *((low + high) // 2 for low, high in self._known.values())])
 
     def _agree(self) -> int | None:
-        """The agreed time, as far ahead of `now`."""
+        """How far the agreed time is ahead of `now`; None: none is agreed on."""
         votes = self._votes()
         if len(votes) < self._needed:
             return None
         return votes[min(len(votes) - self._wrong_max, (len(votes) + 1) // 2) - 1]
 
     def status(self) -> dict[str, Any]:
-        """JSON-ready. ahead_us: of the agreed time, the own wall clock; None: none is agreed on. heard: votes of
-        others."""
+        """JSON-ready. ahead_us: how far the own wall clock is ahead of the agreed time; None: none is agreed on. heard:
+        how many votes of others there are."""
         ahead = None if self._agreed is None else self._own - self._agreed
         return {"off": self.off, "ahead_us": ahead, "heard": len(self._known)}

@@ -54,10 +54,9 @@ def begin(
     bases: Iterable[records.Base],
     durability: str,
 ) -> None:
-    """Before its first life: this process's group begins with a state that stands for `first`, its delivery number 1,
+    """Before its first life: this process's group begins with a state that counts as `first`, its delivery number 1,
     whose `outcome` is the application's. journal: an empty one. protocol: one that never ran, and has a `History`.
-    OSError, JournalError: the journal is of no use.
-    """
+    OSError, JournalError: the journal is of no use."""
     assert protocol.history is not None
     recorder = Recorder()
     groups, name, at = dict(protocol.topology.groups), protocol.specification.name, first.at

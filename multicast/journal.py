@@ -121,7 +121,7 @@ class Journal:
         self._remove([number for number in numbers if number < oldest])
 
     def _file_position(self) -> int:
-        """Of the end, in the last segment."""
+        """The end of the journal, as a position in the last segment."""
         return HEADER_BYTES + self.end - (self._segments[-1].base if self._segments else 0)
 
     def _open_segment(self, number: int, last: bool) -> tuple[str, int] | None:
@@ -223,7 +223,7 @@ class Journal:
 
     @property
     def floor(self) -> int:
-        """The highest final delivery that is no longer wholly here: those after it are. 0 at first."""
+        """The highest final delivery of which something has been dropped: those after it are here. 0 at first."""
         return self._floor.position
 
     def life(self) -> int | None:
@@ -243,8 +243,8 @@ class Journal:
             yield end, reader.decode(end, kind, body)
 
     def offset_before(self, position: int) -> int:
-        """A record begins there, and final delivery number `position` and all after it that are here are written behind
-        it."""
+        """An offset at which a record begins, before which nothing is written of final delivery number `position` and
+        all after it that are here."""
         with self._lock:
             index = bisect_right(self._positions, position)
             return self._offsets[index - 1] if index else self.begin
@@ -485,7 +485,8 @@ class Journal:
         return floor
 
     def _read_mark(self) -> int:
-        """0 if there is none, or if it was being written when the power went: then it protects nothing."""
+        """What the mark says; 0 if there is none, or if it was being written when the power went: then it protects
+        nothing."""
         try:
             data = self.disk.read(_MARK)
         except FileNotFoundError:

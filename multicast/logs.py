@@ -1,5 +1,7 @@
-"""structlog for the hosts, without rich, which it would only use to show exceptions on a terminal. To import rich was a
-quarter of the processor time of a replica's start; who wants it imports it by itself."""
+"""structlog for the hosts, without rich, which structlog would use only to show exceptions on a terminal.
+
+Importing rich took a quarter of the processor time of a replica's start; a module that wants it imports it by itself.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ import msgspec
 from multicast.types import AppMessage, Ballot, GroupId, ProcessId, Topology, is_majority, quorum_of
 
 _MARK = b"\xc1view"
-"""No msgpack begins so."""
+"""How the payload of a change begins; no msgpack begins so."""
 _FOUNDING_MARK = b"\xc1group"
 
 
@@ -104,17 +104,17 @@ VIEW_PREFIX = b"V"
 
 
 def view_key(group: GroupId, number: int) -> bytes:
-    """Under which a process puts that view of this group."""
+    """The key under which a process puts that view of this group."""
     return VIEW_PREFIX + group.to_bytes(2, "big") + number.to_bytes(4, "big")
 
 
 def founding_payload(founding: Founding) -> bytes:
-    """Of the message to the first group alone that orders it."""
+    """The payload of the message, to the first group alone, that orders this founding."""
     return _FOUNDING_MARK + _encode(founding)
 
 
 def founding_of(message: AppMessage) -> Founding | None:
-    """Which group this message founds; None for all others."""
+    """The group that this message founds; None for all other messages."""
     if not message.payload.startswith(_FOUNDING_MARK) or len(message.destinations) != 1:
         return None
     try:
@@ -124,12 +124,12 @@ def founding_of(message: AppMessage) -> Founding | None:
 
 
 def change_payload(change: Change) -> bytes:
-    """Of the message to the group alone that orders this change."""
+    """The payload of the message, to the group alone, that orders this change."""
     return _MARK + _encode(change)
 
 
 def change_of(message: AppMessage) -> Change | None:
-    """What this message changes; None for all others."""
+    """The change that this message orders; None for all other messages."""
     if not message.payload.startswith(_MARK) or len(message.destinations) != 1:
         return None
     try:
@@ -139,17 +139,17 @@ def change_of(message: AppMessage) -> Change | None:
 
 
 def payload_of(message: AppMessage) -> bytes:
-    """What of a message is the application's."""
+    """The part of a message's payload that is the application's."""
     special = change_of(message) or founding_of(message)
     return message.payload if special is None else special.payload
 
 
 class Views:
-    """Of one group.
+    """The views of one group.
 
     of: number -> members, of all views known. latest: the number of the last one. counting: the members of the last
-    view, after those of the one before it until the last is known to have begun. everybody: in one of these. notes: see
-    `Change`.
+    view, after those of the one before it until the last is known to have begun. everybody: the members of both. notes:
+    see `Change`.
     """
 
     def __init__(self, members: Sequence[ProcessId], notes: Mapping[ProcessId, bytes] | None = None):
@@ -166,7 +166,7 @@ class Views:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def change(self, change: Change, position: int = 0) -> bool:
-        """A change was the group's delivery number `position`. Whether it makes a view."""
+        """A change was the group's delivery number `position`. Returns whether it makes a view."""
         members, process = self.of[self.latest], change.process
         if change.view != self.latest:
             return False
@@ -186,14 +186,14 @@ class Views:
         return True
 
     def begin(self, number: int) -> bool:
-        """The view of this number has begun. Whether that is new."""
+        """The view with this number has begun. Returns whether that is new."""
         if number != self.latest or len(self.counting) == 1:
             return False
         self._follow(())
         return True
 
     def learn(self, view: ViewIs) -> bool:
-        """Of another group. Whether that is new."""
+        """A view of another group. Returns whether it is new."""
         number = view.number
         if number in self.of:
             return False
@@ -204,13 +204,13 @@ class Views:
         return True
 
     def had(self, process: ProcessId, before: int) -> bool:
-        """Whether this process belonged to a view before that of this number."""
+        """Whether this process belonged to a view before the one with this number."""
         return any([process in members for number, members in self.of.items() if number < before])
 
     # -- majorities ---------------------------------------------------------------------------------------------------
 
     def has_quorum(self, ballot: Ballot, processes: Collection[ProcessId]) -> bool:
-        """Whether a majority of this ballot's view is among them; not so if that is unknown."""
+        """Whether a majority of this ballot's view is among them; False if the view is unknown."""
         members = self.of.get(ballot.view)
         return members is not None and is_majority(members, processes)
 
@@ -219,7 +219,7 @@ class Views:
         return is_majority(self.counting[0], voters)
 
     def can_begin(self, ballot: Ballot, joiners: Collection[ProcessId]) -> bool:
-        """Whether it is enough for this ballot that these have joined it."""
+        """Whether this ballot has begun once these have joined it."""
         if ballot.view != self.latest:
             return self.has_quorum(ballot, joiners)
         return all(is_majority(members, joiners) for members in self.counting)
@@ -227,12 +227,12 @@ class Views:
     # -- told, and on disk --------------------------------------------------------------------------------------------
 
     def told(self, number: int) -> ViewIs:
-        """One view."""
+        """A view, as it is told."""
         members = self.of[number]
         return ViewIs(number, members, {p: self.notes[p] for p in members if p in self.notes})
 
     def encode(self, number: int) -> bytes:
-        """One view."""
+        """A view, as it is put."""
         return _encode((self.told(number), self._made.get(number, 0)))
 
     def given(self, position: int) -> list[int]:
@@ -275,7 +275,7 @@ class Membership(Topology):
         self.founded: list[GroupId] = []
 
     def found(self, group: GroupIs) -> bool:
-        """There is one more group. Whether that is new."""
+        """There is one more group. Returns whether that is new."""
         if group.group in self.groups or not group.members:
             return False
         self.views[group.group] = Views(group.members, group.notes)
@@ -292,11 +292,12 @@ class Membership(Topology):
             self.follow(group)
 
     def note_of(self, process: ProcessId) -> bytes:
-        """See `Change`."""
+        """The note of a process that was added: see `Change`."""
         return self.views[self.group_of[process]].notes.get(process, b"")
 
     def gone(self) -> dict[ProcessId, int]:
-        """Who belonged to its group and does not any more -> the number of the first view that is known without it."""
+        """Every process that belonged to its group and does not any more -> the number of the first known view without
+        it."""
         found: dict[ProcessId, int] = {}
         for views in self.views.values():
             for number, members in sorted(views.of.items()):
@@ -306,7 +307,7 @@ class Membership(Topology):
         return found
 
     def told(self, group: GroupId) -> GroupIs:
-        """One that was founded."""
+        """A founded group, as it is told."""
         views = self.views[group]
         members = views.of[0]
         return GroupIs(group, members, {p: views.notes[p] for p in members if p in views.notes})

@@ -10,11 +10,11 @@ from multicast import records
 from multicast.records import REMEDY, JournalError
 
 _PIECES, _PIECE_BYTES = 4, 256 * 1024
-"""Of the journal, that a `Reader` keeps."""
+"""How many pieces of the journal a `Reader` keeps, and their size."""
 
 
 class Readable(Protocol):
-    """A journal, to its `Reader`."""
+    """A journal, as its `Reader` sees it."""
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from journal offset `offset` on: fewer at the end of a segment, none before `begin`."""
@@ -45,7 +45,7 @@ class Reader:
         return record.filled_in(*payloads)
 
     def _read(self, offset: int, length: int, end: int) -> bytes:
-        """What stands there; nothing if that is not before offset `end`."""
+        """The bytes that stand there; none if that is not before offset `end`."""
         if not 0 <= offset <= offset + length <= end:
             return b""
         for start, data in self._pieces:

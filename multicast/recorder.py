@@ -19,11 +19,11 @@ from multicast.records import SEGMENT_BYTES_MAX, Place, encode_record
 from multicast.types import FINAL, AppMessage, MessageId, ProcessId, Topology
 
 PLACES_MAX = 16_384
-"""The places of so many payloads are remembered: of messages that were put and not finally delivered."""
+"""How many payloads' places are remembered: of messages that were put and not finally delivered."""
 PAYLOAD_BYTES_MIN = 24
 """A shorter payload is not worth a reference, which takes about half as much."""
 HEAD_BYTES = 64
-"""A payload is looked for by so many of its first bytes."""
+"""A payload is looked for by so many bytes, its first ones."""
 
 
 class Recorder:
@@ -52,7 +52,7 @@ class Recorder:
         return data
 
     def members(self, topology: Topology, position: int, now: int) -> None:
-        """After so many deliveries the groups have these members."""
+        """The groups have these members from now on, after so many deliveries."""
         if topology.processes is not self.processes:
             if topology.processes != self.processes:
                 self.record(records.Members(dict(topology.groups), position, now))
@@ -105,7 +105,7 @@ class Recorder:
             del known[next(iter(known))]
 
     def _place(self, message: AppMessage) -> Place | None:
-        """Where its payload stands, if that is known; there may be another one under its id."""
+        """The place of this message's payload, if it is known; there may be another payload under the message's id."""
         place = self._places.get(message.id)
         if place is None or place.offset < self.offset - self.reach:
             return None
@@ -130,7 +130,7 @@ class Recorder:
         )  # fmt: skip
 
     def take(self, number: int) -> bytes:
-        """The batch, with this number at its end; the next one begins."""
+        """The batch, closed with this number; the next one begins."""
         self.record(records.BatchEnd(number))
         batch = b"".join(self._batch)
         self._batch.clear()

@@ -24,7 +24,7 @@ FORMAT_VERSION = 4
 """1 had no references, 2 no installations, 3 no bases."""
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
-"""By default."""
+"""The size of a segment, by default."""
 
 _MAGIC = b"AMCJRNL\n"
 _HEADER = struct.Struct(">8sHHIQQ16sI")  # magic, version, group, process, segment, base offset, cluster id, crc
@@ -176,7 +176,7 @@ class DeliveredReference(msgspec.Struct, array_like=True, gc=False):
         return [Place(self.offset, self.length, self.crc)]
 
     def filled_in(self, payload: bytes) -> Delivered:
-        """What it stands for, given what stands in its place."""
+        """The record that it stands for, given the payload that stands at its place."""
         message = AppMessage(self.id, self.destinations, payload, self.origin)
         return Delivered(
             self.position, self.timestamp, self.stage, self.expired, message, self.at, self.installed_from, self.note
@@ -191,7 +191,7 @@ class PutReference(msgspec.Struct, array_like=True, gc=False):
     places: list[Place]
 
     def filled_in(self, *payloads: bytes) -> Put:
-        """What it stands for, given what stands in its places."""
+        """The record that it stands for, given the payloads that stand at its places."""
         rest = [part for pair in zip(payloads, self.pieces[1:], strict=True) for part in pair]
         return Put(self.key, b"".join([self.pieces[0], *rest]))
 
@@ -262,7 +262,7 @@ _KIND_BYTES = {type_: bytes([kind]) for kind, type_ in _TYPES.items()}
 
 
 def encode_record(record: Any) -> bytes:
-    """The framed record."""
+    """The record as it stands in a journal, with length and checksum."""
     body = _KIND_BYTES[type(record)] + _encode(record)
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 

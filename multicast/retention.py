@@ -24,12 +24,12 @@ from multicast.journal import PAUSE_RECORDS, READ_BYTES, Journal
 from multicast.records import JournalError
 
 KEEP_BYTES = 256 * 1024 * 1024
-"""By default a member that lags by so much of a journal finds there what it has missed."""
+"""By default so much of a journal stays for members that lag."""
 
 
 class Retention:
-    """Of `journal`. keep_bytes: so much of its end stays. open_archive(): the directory that closed segments are copied
-    to; None: nobody wants them. pause: see `Checkpoints`.
+    """How much of `journal` stays. keep_bytes: so much of its end does. open_archive(): the directory to which closed
+    segments are copied; None: there is no archive. pause: see `Checkpoints`.
 
     archives: whether there is an archive. archived: the journal offset up to which that is known to hold the journal.
     trouble: why it could not be written the last time, or what could not be read for it; or empty.
@@ -52,7 +52,7 @@ class Retention:
         self._pause = pause
 
     def advance(self, position: int, covered: int) -> None:
-        """Archive what is closed, and let go what nobody needs; in any thread, in one at a time. position: so many
+        """Archive the closed segments, and drop what nobody needs; in any thread, in one at a time. position: how many
         deliveries the application durably holds. covered: the journal offset of the last checkpoint.
 
         JournalError: a closed segment is damaged. OSError: of the journal's own disk.
@@ -66,7 +66,7 @@ class Retention:
         journal.drop(position, limit)
 
     def _copy(self, open_archive: Callable[[], Disk]) -> None:
-        """Every closed segment that the archive lacks."""
+        """Copy every closed segment that the archive lacks."""
         try:
             if self._archive is None:
                 self._archive = open_archive()

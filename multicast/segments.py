@@ -32,7 +32,7 @@ def segment_name(number: int) -> str:
 
 
 def summary_name(number: int) -> str:
-    """The file of its summary."""
+    """The file of the summary of this segment."""
     return f"journal-{number:08d}.sum"
 
 
@@ -49,12 +49,13 @@ class Floor(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Summary(msgspec.Struct, array_like=True, frozen=True):
-    """Of a closed segment, from journal offset `base` to `end`.
+    """The summary of a closed segment, from journal offset `base` to `end`.
 
-    last: the highest final delivery in it, 0 if it has none. refers: the lowest journal offset that a reference in it
-    leads to; `base` if none leads out of it. delivered: the highest final delivery, and put: the journal offset at the
-    end of the last put, that is such a reference; 0 if there is none. positions, offsets: where some of its deliveries
-    begin (`Journal`)."""
+    last: the highest final delivery in it, 0 if it has none. refers: the lowest journal offset to which a reference in
+    it leads; `base` if none leads out of it. delivered: the highest final delivery that is such a reference; put: the
+    journal offset at the end of the last put that is one; 0 if there is none. positions, offsets: where some of its
+    deliveries begin (`Journal`).
+    """
 
     base: int
     end: int
@@ -67,7 +68,8 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A segment that is there. refers: as in its summary, or lower; for what is still to be written in it, too."""
+    """A segment that is there. refers: as in its summary, or lower; of one that is still written to, also for what may
+    be written into it."""
 
     number: int
     base: int
@@ -86,7 +88,7 @@ _position = msgspec.msgpack.Decoder(_Position).decode
 
 
 def position_of(body: memoryview) -> int:
-    """Of a delivery or an outcome; 0 for an optimistic delivery."""
+    """The position of a delivery or an outcome; 0 for an optimistic delivery."""
     return _position(body).position
 
 
@@ -112,15 +114,15 @@ class Survey:
                 self.delivered = max(self.delivered, position_of(body))
 
     def summary(self, end: int, positions: list[int], offsets: list[int]) -> Summary:
-        """Of the segment, which ends at journal offset `end`."""
+        """The summary of the segment, which ends at journal offset `end`."""
         return Summary(
             self._base, end, self.last, self.refers, self.delivered, self.put, positions, offsets
         )
 
 
 def droppable(found: list[Segment], floor: int, position: int, offset: int) -> tuple[int, int]:
-    """How many of these segments, oldest first, may go (`Journal.drop`), and the floor then; `floor`: as it is. A
-    delivery that refers to what goes is as good as gone, too."""
+    """How many of these segments, oldest first, may be dropped (`Journal.drop`), and the floor after that. floor: the
+    present one. A delivery that refers to what is dropped counts as dropped, too."""
     count = 0
     for segment, after in pairwise(found):
         if segment.summary is None or after.base > offset or segment.summary.last > position:
@@ -139,13 +141,13 @@ def droppable(found: list[Segment], floor: int, position: int, offset: int) -> t
 
 
 def encode(content: Floor | Summary) -> bytes:
-    """The file's content, with its checksum."""
+    """The content of the file, with its checksum."""
     data = msgspec.msgpack.encode(content)
     return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
 
 
 def decode(data: bytes, content: type[_T]) -> _T | None:
-    """None if these are not such a file's bytes."""
+    """What the file says; None if these are not the bytes of such a file."""
     body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if zlib.crc32(body).to_bytes(_CRC_BYTES, "big") != crc:
         return None

@@ -24,7 +24,7 @@ from multicast.protocol import Bulk, PeerError
 QUEUE_FRAMES_MAX = 200_000
 QUEUE_BYTES_MAX = 128 * 1024 * 1024
 WAITING_BYTES_MAX = 1024 * 1024 * 1024
-"""Of bulk that waits for room in the queue; beyond, the queue overflows."""
+"""How much bulk may wait for room in the queue; beyond, the queue overflows."""
 
 
 class Sender:
@@ -60,9 +60,10 @@ class Sender:
         return self._unacknowledged[0][0] if self._unacknowledged else self._next
 
     def push(self, frame: bytes) -> int | None:
-        """Take a frame; its sequence number, 0 if it waits for room. None: the queue overflowed, all of it is dropped
-        and a new epoch begins; close the connection, greet again, and tell the protocol `on_peer_reset`, if it is the
-        first of the `losses`: what it answers must not fill the queue of a peer that is away once more, and so on."""
+        """Take a frame; returns its sequence number, 0 if it waits for room. None: the queue has overflowed, all of it
+        is dropped and a new epoch begins. Then close the connection and greet again; and tell the protocol
+        `on_peer_reset` if this is the first of the `losses`. (If it is not: what the protocol sends because of that
+        would fill the queue of a peer that is away once more.)"""
         if type(frame) is Bulk and (self._waiting or not self._has_room(frame)):
             if self._waiting_bytes + len(frame) > WAITING_BYTES_MAX:
                 self._overflow()
@@ -76,7 +77,8 @@ class Sender:
         return self._number(frame)
 
     def _has_room(self, frame: bytes) -> bool:
-        """For one more frame of bulk: most of the queue is for others, which come in bursts when a state travels."""
+        """Whether there is room for one more frame of bulk. Most of the queue is kept for other frames, which come in
+        bursts when a state travels."""
         queued = len(self._unacknowledged)
         return not queued or (4 * queued < self.frames_max and 4 * (self._bytes + len(frame)) <= self.bytes_max)
 

@@ -50,13 +50,13 @@ from multicast.types import ZERO, ProcessId, Timestamp
 from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
 
 CHUNK_BYTES = 256 * 1024
-"""About so much a chunk carries."""
+"""About how much one chunk carries."""
 PACE = 16 * 1024 * 1024
-"""Bytes per second: at most so fast a snapshot is asked for."""
+"""How many bytes of a snapshot are asked for per second, at most."""
 RETRY_US = 2_000_000
-"""After so long without an answer somebody else is asked."""
+"""After so long without an answer another peer is asked."""
 KEPT_US = 15_000_000
-"""The protocol's rows that a peer has not asked for since so long are kept no longer."""
+"""How long the protocol's rows are kept for a peer that does not ask for them."""
 OF_PROTOCOL = b"\xff"
 """Keys of rows that are the protocol's begin with this, those of the application with a smaller byte."""
 

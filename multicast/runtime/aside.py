@@ -24,11 +24,12 @@ from multicast.types import ProcessId
 _T = TypeVar("_T")
 
 PAUSE_SECONDS = 0.0005
-"""A thread that goes through much of the journal lets the loop go on for so long every few hundred records."""
+"""A thread that goes through much of the journal pauses for so long every few hundred records, so that the loop goes
+on."""
 CHECKPOINT_AGAIN_BYTES = 1024 * 1024
-"""So much later in the journal one is tried again for which there was no room."""
+"""A checkpoint for which there was no room is tried again when the journal has grown by so much."""
 RETAIN_BYTES = 1024 * 1024
-"""Each time the journal has grown by so much, what may go is looked for."""
+"""Whenever the journal has grown by so much, it is looked at what may be dropped."""
 
 log = structlog.get_logger("multicast.runtime")
 
@@ -39,8 +40,8 @@ def pause() -> None:
 
 
 class Aside:
-    """Of the host of `engine`. keeper, on_snapshot, retention: see `Host`. schedule(): something waits in the engine.
-    running(): whether the host is. fail(error): the journal or the application's storage cannot be used."""
+    """Beside the host of `engine`. keeper, on_snapshot, retention: see `Host`. schedule(): something waits in the
+    engine. running(): whether the host is. fail(error): the journal or the application's storage cannot be used."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Aside:
         self._trouble = ""
 
     def carry_out(self, batch: Batch) -> None:
-        """What this batch asks for. Who asks again before he has his answer is not answered twice."""
+        """Do what this batch asks for. A peer that asks again before it has its answer is not answered twice."""
         for peer, position in batch.reads:
             self._read(peer, position)
         for peer, request in batch.rows:
@@ -75,13 +76,13 @@ class Aside:
             self._stage(chunk)
 
     async def finish(self) -> None:
-        """Wait for what is under way; nothing comes of it."""
+        """Wait for the work that is under way; nothing follows from it."""
         await asyncio.gather(*self._working.values(), return_exceptions=True)
         if self._retention is not None:
             self._retention.close()
 
     def _read(self, peer: ProcessId, position: int) -> None:
-        """Deliveries for a peer that is behind; it asks again."""
+        """Read deliveries for a peer that is behind. It asks again if it needs more."""
 
         def read() -> tuple[list[tuple[Delivered, bytes | None]], bool] | Gone:
             try:
@@ -123,7 +124,7 @@ class Aside:
     # -- checkpoints, and what may go ---------------------------------------------------------------------------------
 
     def latest_checkpoint(self) -> Checkpoint:
-        """From which this life begins."""
+        """The checkpoint from which this life begins."""
         checkpoint = Checkpoints(self._journal).latest()
         if checkpoint.offset:  # the life before may have ended between writing and syncing it
             self._journal.disk.sync(checkpoint.file)
@@ -172,7 +173,7 @@ class Aside:
     # -- threads ------------------------------------------------------------------------------------------------------
 
     def _work(self, key: object, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
-        """Do this in another thread and then that on the loop, unless something under the same key is under way."""
+        """Do `work` in another thread and then `then` on the loop, unless something under the same key is under way."""
         if key in self._working or not self._running():
             return
         working = asyncio.get_running_loop().run_in_executor(None, work)
@@ -191,7 +192,7 @@ class Aside:
 
 
 def _unless_full(work: Callable[[], _T]) -> _T | None:
-    """None if there was no room on the disk for it: then nothing has changed."""
+    """What the work returns; None if there was no room on the disk for it: then nothing has changed."""
     try:
         return work()
     except OSError as error:

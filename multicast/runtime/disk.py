@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 SMALL_BYTES_MAX = 16
 OPEN_MAX = 4
-"""Files that stay open for writing: a journal writes one segment after the other, and a mark beside them."""
+"""How many files stay open for writing: a journal writes one segment after the other, and a mark beside them."""
 
 
 class DirectoryInUse(OSError):
@@ -52,8 +52,9 @@ class FileDisk:
                 os.close(parent)
 
     def _descriptor(self, name: str) -> int:
-        """The file opened for writing, created if there is none. For it one is closed that was not opened lately, and
-        has nothing to sync: a sync tells of errors only who had the file open when they happened."""
+        """The file, opened for writing, and created if there is none. In its place a file is closed that was not used
+        lately and has nothing to sync. (A sync reports an error only to those who had the file open when it
+        happened.)"""
         descriptor = self._open.get(name)
         if descriptor is None:
             if len(self._open) >= OPEN_MAX:
@@ -67,7 +68,7 @@ class FileDisk:
         return os.listdir(self._directory)
 
     def free_bytes(self) -> int:
-        """So much room is left where these files are."""
+        """How much room is left where these files are."""
         found = os.fstatvfs(self._directory)
         return found.f_bavail * found.f_frsize
 

@@ -87,7 +87,7 @@ class Failpoints:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def free_bytes(self, there: int) -> int:
-        """Of `there` bytes that the disk has left, those that may be used."""
+        """Of the `there` bytes that the disk has left, those that may be used."""
         free = self.faults.free_bytes
         return there if free is None else min(there, max(0, free - self._written))
 
@@ -99,13 +99,13 @@ class Failpoints:
         self._written += size
 
     def wait(self, milliseconds: int, fails: bool) -> None:
-        """What the device does with a sync."""
+        """A sync of the device: it takes so much longer, and fails or not."""
         time.sleep(milliseconds / 1000)
         if fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def _fill_log(self, full: bool) -> None:
-        """Standard error, too, is a file on a full disk, or no longer."""
+        """Have the log's file, which is standard error, on a full disk, or no longer."""
         if full and self._standard_error < 0:
             self._standard_error = os.dup(_LOG)
             device = os.open("/dev/full", os.O_WRONLY)

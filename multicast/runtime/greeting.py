@@ -54,19 +54,20 @@ class Identity(NamedTuple):
     fence: Fence
 
     def hello(self, peer: ProcessId, sender: Sender) -> Hello:
-        """What it says where it dials."""
+        """The greeting of this process where it dials."""
         return Hello(
             WIRE_VERSION, self.cluster, self.process, peer, self.incarnation, sender.epoch, sender.first,
             self.fence.life, self.fence.length(),
         )  # fmt: skip
 
     def welcome(self, received: int, refusal: str = "", fenced: bool = False) -> Welcome:
-        """What it says where it was dialled."""
+        """The greeting of this process where it was dialled."""
         life, length = self.fence.life, self.fence.length()
         return Welcome(WIRE_VERSION, self.incarnation, received, refusal, fenced, life, length)
 
     def farewell(self, hello: Hello) -> str:
-        """Why who greets has to end; empty if it has not. Who was told on a link that is there ends by itself."""
+        """Why the greeting process has to end; empty if it has not. (A process that was told so on a link ends by
+        itself.)"""
         view = self.gone.get(hello.sender)
         if view is None or hello.cluster != self.cluster or hello.sender in self.peers:
             return ""

@@ -27,10 +27,10 @@ from multicast.types import ProcessId
 from multicast.wire import FRAME_BYTES_MAX, Hello
 
 STRANGERS_MAX = 64
-"""Connections that have not greeted yet."""
+"""How many connections may be open that have not greeted yet."""
 READ_BYTES = 256 * 1024
-"""One buffer of this for all reads. A new one for each, as other protocols of asyncio have it, cuts the heap into
-pieces: what stays of a message pins a place in the midst of each."""
+"""The size of the one buffer for all reads. A new buffer for each read, as asyncio's other protocols have it, cuts the
+heap into pieces: what is kept of a message pins a place in the midst of each."""
 
 
 class Incoming:
@@ -58,13 +58,13 @@ class Incoming:
         return received, lost
 
     def processed(self, batch: int) -> None:
-        """What has arrived is part of this batch."""
+        """Everything that has arrived is part of this batch."""
         if self.receiver.seen > self._noted:
             self._noted = self.receiver.seen
             self._awaiting.append((batch, self._noted))
 
     def flushed(self, batch: int) -> int:
-        """The batches up to this one are flushed: how many frames can be acknowledged."""
+        """The batches up to this one are flushed. Returns how many frames can be acknowledged."""
         while self._awaiting and self._awaiting[0][0] <= batch:
             self.receiver.flushed = self._awaiting.popleft()[1]
         return self.receiver.flushed - self.acknowledged
@@ -159,7 +159,8 @@ class Connection(asyncio.BufferedProtocol):
             self._listener.fail(error)
 
     def _greet(self) -> tuple[Incoming, bytes] | None:
-        """Read the Hello and answer it: whose link this is, and what follows. None: the Hello is not all there."""
+        """Read the Hello and answer it. Returns the link that it is for, and the bytes that follow; None: the Hello is
+        not all there."""
         read = decode_greeting(self._buffer, Hello)
         if read is None:
             return None

@@ -29,7 +29,7 @@ from multicast.wire import FRAME_BYTES_MAX
 ACK_FRAMES = 256
 ACK_DELAY_S = 0.1
 RIDE_S = 0.01
-"""For so long a frame that nobody waits for waits for another one to the same peer."""
+"""How long a frame for which nobody waits may wait for another one to the same peer."""
 CLOSE_TIMEOUT_S = 2.0
 
 
@@ -79,7 +79,7 @@ class Links:
         self.add(addresses)
 
     def add(self, addresses: Mapping[ProcessId, tuple[str, int]]) -> None:
-        """Links to those to whom there is none."""
+        """Have links to those to which there is none."""
         for peer, address in addresses.items():
             if peer != self._self_id and peer not in self.outgoing:
                 self.incoming[peer] = Incoming(peer)
@@ -92,7 +92,7 @@ class Links:
         self._dialling.append(dialling)
 
     def _heard(self, peer: ProcessId) -> None:
-        """It is up, so our own link to it need not wait any longer."""
+        """The peer is up, so our own link to it need not wait any longer."""
         self.outgoing[peer].wake.set()
 
     # -- life ---------------------------------------------------------------------------------------------------------
