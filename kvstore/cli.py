@@ -331,7 +331,8 @@ def serve_command(
         typer.Option(metavar="FILE", help="For tests on loopback: what is to go wrong: multicast.runtime.failpoints"),
     ] = None,
 ) -> None:
-    """Run one replica in this process until SIGTERM or Ctrl-C; it logs to standard error: JSON, on a terminal text.
+    """Run one replica in this process until SIGTERM or Ctrl-C, said twice without waiting for anything; it logs to
+    standard error: JSON, on a terminal text.
 
     With --bootstrap the same command is right at the first start, at every other, and after the loss of its disk."""
     from kvstore.serve import serve

@@ -57,7 +57,8 @@ def serve(
     bootstrap: Path | None = None,
     flags: Sequence[str] = (),
 ) -> None:
-    """Run one replica (`ClusterConfig.named`) until SIGTERM or SIGINT. ServeError if it cannot start or fails.
+    """Run one replica (`ClusterConfig.named`) until SIGTERM or SIGINT, the second of which kills.
+    ServeError if it cannot start or fails.
     lost_disk: see `identity.claim`. failpoints: see `Failpoints`; ConfigError unless the whole cluster is on loopback.
     insecure: without it, ConfigError unless this replica is. bootstrap: see `kvstore.founding`. flags: see `settings`.
     """
@@ -124,7 +125,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _asked_to_stop, stop, number)
     loop.add_signal_handler(signal.SIGHUP, _renew, certificates)
     _log.info("starting", replica=replica_id, pid=os.getpid(), cluster=config.cluster_id, protocol=config.protocol)
     replica = LiveReplica(directory, config, replica_id, failpoints, certificates.peers if certificates else None)
@@ -161,6 +162,14 @@ async def _serve(
     if replica.removed.done():
         _log.info(REMOVED.format(replica_id))
     _log.info("stopped", replica=replica_id)
+
+
+def _asked_to_stop(stop: asyncio.Event, number: int) -> None:
+    """In good order. Whoever says it again, as a disk that hangs makes it last, need not wait: a killed replica loses
+    nothing."""
+    stop.set()
+    asyncio.get_running_loop().remove_signal_handler(number)
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _notify(state: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +122,21 @@ def test_a_log_that_nobody_reads_keeps_nobody_from_serving_and_from_ending(proce
     assert process.end() == 1
     os.close(reader)
     os.close(writer)
+
+
+def test_who_does_not_want_to_wait_for_a_disk_that_hangs_says_it_twice(process: Process) -> None:
+    process.start()
+    assert process.add() and process.running is not None
+    process.fail(Faults(sync_ms=30_000))
+    waiting = threading.Thread(target=process.add)
+    waiting.start()
+    wait_until(lambda: process.replica("GET", "/readyz").status == 503)
+    process.running.send_signal(signal.SIGINT)
+    wait_until(lambda: b'"stopping"' in process.log.read_bytes())
+    assert process.running.poll() is None
+    process.running.send_signal(signal.SIGINT)
+    assert process.end() == -signal.SIGINT
+    waiting.join()
 
 
 def test_failpoints_are_for_loopback_only(tmp_path: Path) -> None:
