@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
 from multicast.records import Completed, Delivered, Started, Stopped, Submitted
 from multicast.types import FINAL, AppMessage, Timestamp
-from tests.spark_etl.promised import WRONG
+from tests.spark_etl.promised import WRONG, missed_before_what_was_seen
 from tests.spark_etl.runs import MEMBERS, Run, bank_run, gts, message_id
 
 
@@ -423,3 +423,9 @@ def _a_read_at_a_position_that_nobody_has(single: bool) -> Run:
     run = read_at_positions()
     run.read("a1", 0, 4, (1050, 1060))
     return run
+
+
+@damaged("", [BUNDLES])
+def _what_was_missed_may_be_behind_what_was_seen(single: bool) -> Run:
+    """Which the certificate does not see."""
+    return missed_before_what_was_seen(chained=False)

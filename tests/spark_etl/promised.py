@@ -146,6 +146,19 @@ def _half_of_a_transaction() -> Run:
     return run
 
 
+def missed_before_what_was_seen(chained: bool) -> Run:
+    """What was seen was asked for before what was missed was answered. chained: it read what was asked for after that.
+    """
+    run = Run()
+    run.transaction(writes={"a1": 1, "b1": 1})
+    run.transaction(writes={"a1": 2}, invoke=1012, complete=1014)
+    run.transaction(writes={"b2": 1}, invoke=1020)
+    run.transaction("b2" if chained else "", {"b1": 2}, invoke=1005)
+    run.stop()
+    run.look({"a1": run.version(0), "b1": run.version(3)}, (1006, 1060), places={0: 1, 1: 3})
+    return run
+
+
 @wrong("no-one-instant")
 def _a_later_answer_without_an_earlier_one() -> Run:
     """Of single collects: nobody had asked for the one when the other was answered."""

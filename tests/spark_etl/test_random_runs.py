@@ -299,7 +299,9 @@ def test_properties_and_models_say_the_same(
         assert {found[name] for name in brute.MULTICAST} == {"not determined"}
 
 
+@pytest.mark.full
 def test_a_session_is_in_order_where_a_coarse_clock_does_not_order_it(spark: Any, tmp_path: Path):
+    """Another such run by default: `test_audit`."""
     runs = [KNOWN["an own write missed at one time by the clock"]]
     report = folded.Folded(spark, runs, tmp_path, parts=BESIDE_CLIENTS).check_all()
     found = {prop.name: prop.verdict for prop in report.properties}

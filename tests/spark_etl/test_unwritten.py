@@ -3,6 +3,7 @@ cannot have kept is a loss."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from multicast.records import Delivered
 from spark_etl.audit import answered
 from spark_etl.audit.answered import LAST_TURNS, NOWHERE
-from spark_etl.audit.runner import Audit
+from spark_etl.audit.runner import PARTS, Audit
 from spark_etl.report import UNDETERMINED, VIOLATED, Report
 from tests.spark_etl.forged import Forged
 from tests.spark_etl.losses import EVERYWHERE, crashed_and, rolled_back
@@ -21,6 +22,7 @@ from tests.spark_etl.test_audit import names, prop
 from tests.spark_etl.test_forgeries import simulated
 
 CLIENTS = "clients saw"
+OF_ANSWERS = ("delivery", "transactions", "clients")
 
 
 def answers(*times: tuple[int, int], shard: int = 0, file: str = "a") -> list[Any]:
@@ -64,8 +66,8 @@ def killed(lost: int) -> Run:
     return run
 
 
-def audited(spark: Any, run: Run, path: Path) -> Report:
-    return Audit(spark, run.write(path / "run"), path / "out").run()
+def audited(spark: Any, run: Run, path: Path, parts: Sequence[str] = PARTS) -> Report:
+    return Audit(spark, run.write(path / "run"), path / "out", parts=parts).run()
 
 
 def test_an_answer_that_a_killed_shard_had_perhaps_not_written_leaves_the_run_undecided(spark: Any, tmp_path: Path):
@@ -92,7 +94,7 @@ def test_so_does_a_change_that_a_watch_alone_was_told_of(spark: Any, tmp_path: P
 
 def test_more_than_a_crash_keeps_from_the_disks_is_lost(spark: Any, tmp_path: Path):
     """Of the shard that lacks so much: what stands in no journal may be of either."""
-    report = audited(spark, killed(2 * LAST_TURNS + 4), tmp_path)
+    report = audited(spark, killed(2 * LAST_TURNS + 4), tmp_path, OF_ANSWERS)
     told = prop(report, CLIENTS)
     assert (report.verdict, told.verdict, told.violations) == (VIOLATED, VIOLATED, LAST_TURNS + 2)
     assert all("is in no journal of shard 0" in violation.sentence for violation in told.examples)
@@ -112,5 +114,5 @@ def test_of_a_shard_whose_crashed_replicas_leave_their_journals_to_the_system_no
 ) -> None:
     run = killed(2 * LAST_TURNS + 4)
     run.records[0][0].durability = "os"
-    report = audited(spark, run, tmp_path)
+    report = audited(spark, run, tmp_path, OF_ANSWERS)
     assert (report.verdict, names(report)) == (UNDETERMINED, set())
