@@ -62,6 +62,22 @@ def _of_keys(make: Callable[Concatenate[Keyspace, P], Request[T]]) -> Method[P, 
     return method
 
 
+def _entries(
+    pages: Callable[Concatenate[AsyncClient, P], AsyncIterator[Page]],
+) -> Callable[Concatenate[AsyncClient, P], AsyncIterator[KeyValue]]:
+    """`scan`, given `scan_pages`: it takes the same arguments."""
+
+    @documented_by(pages, returns="AsyncIterator[KeyValue]")
+    async def scan(self: AsyncClient, /, *args: P.args, **named: P.kwargs) -> AsyncIterator[KeyValue]:
+        """The entries of `scan_pages`, one by one."""
+        async for page in pages(self, *args, **named):
+            for entry in page.entries:
+                yield entry
+
+    scan.__name__ = "scan"
+    return scan
+
+
 class AsyncClient:
     """A client of one cluster, for one event loop. Use it with `async with`, or `await close()` at the end.
 
@@ -181,28 +197,7 @@ class AsyncClient:
             if token is None:
                 return
 
-    async def scan(
-        self,
-        prefix: bytes | str = b"",
-        *,
-        start: bytes | str = b"",
-        end: bytes | str = b"",
-        reverse: bool = False,
-        keys_only: bool = False,
-        page_size: int = 100,
-        version: Timestamp | None = None,
-        consistency: Consistency = "linearizable",
-        max_age: float | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[KeyValue]:
-        """The entries of `scan_pages`, one by one."""
-        pages = self.scan_pages(
-            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, version=version,
-            consistency=consistency, max_age=max_age, timeout=timeout,
-        )  # fmt: skip
-        async for page in pages:
-            for entry in page.entries:
-                yield entry
+    scan = _entries(scan_pages)
 
     async def watch(
         self,

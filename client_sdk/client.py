@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import partial
@@ -28,13 +28,12 @@ from client_sdk.connections import Transport
 from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
-from client_sdk.requests import Lease, Request, documented_by
+from client_sdk.requests import Request, documented_by
 from client_sdk.routing import find_authority, find_urls
 from client_sdk.sessions import Lock
 from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
 from kvstore.api.answers import Page
-from kvstore.api.events import Event
-from kvstore.api.model import Consistency, KeyValue
+from kvstore.api.model import KeyValue
 from multicast.types import Timestamp
 
 P = ParamSpec("P")
@@ -60,6 +59,34 @@ def _of_keys(make: Callable[Concatenate[Keyspace, P], Request[T]]) -> Callable[C
         return self.run(make(self._keys, *args, **named))
 
     return method
+
+
+def _iterating(
+    method: Callable[Concatenate[AsyncClient, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    """This method, for blocking code."""
+    returns = str(inspect.signature(method).return_annotation).removeprefix("Async")
+
+    @documented_by(method, returns=returns)
+    def iterating(self: Client, /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
+        return self._thread.iterate(method(self._client, *args, **named))
+
+    return iterating
+
+
+def _entries(
+    pages: Callable[Concatenate[AsyncClient, P], AsyncIterator[Page]],
+) -> Callable[Concatenate[Client, P], Iterator[KeyValue]]:
+    """`scan`, given `scan_pages`. It asks the other thread once per page, not once per entry."""
+
+    @documented_by(pages, returns="Iterator[KeyValue]")
+    def scan(self: Client, /, *args: P.args, **named: P.kwargs) -> Iterator[KeyValue]:
+        """See `AsyncClient.scan`."""
+        told = self._thread.iterate(pages(self._client, *args, **named))
+        return (entry for page in told for entry in page.entries)
+
+    scan.__name__ = "scan"
+    return scan
 
 
 class Client:
@@ -133,71 +160,10 @@ class Client:
     outcome = _method(requests.outcome)
     cluster = _method(requests.cluster)
 
-    def leases(self, *, timeout: float | None = None) -> Iterator[Lease]:
-        """See `AsyncClient.leases`."""
-        return self._thread.iterate(self._client.leases(timeout=timeout))
-
-    def scan_pages(
-        self,
-        prefix: bytes | str = b"",
-        *,
-        start: bytes | str = b"",
-        end: bytes | str = b"",
-        reverse: bool = False,
-        keys_only: bool = False,
-        page_size: int = 100,
-        version: Timestamp | None = None,
-        consistency: Consistency = "linearizable",
-        max_age: float | None = None,
-        timeout: float | None = None,
-    ) -> Iterator[Page]:
-        """See `AsyncClient.scan_pages`."""
-        return self._thread.iterate(
-            self._client.scan_pages(
-                prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size,
-                version=version, consistency=consistency, max_age=max_age, timeout=timeout,
-            )
-        )  # fmt: skip
-
-    def scan(
-        self,
-        prefix: bytes | str = b"",
-        *,
-        start: bytes | str = b"",
-        end: bytes | str = b"",
-        reverse: bool = False,
-        keys_only: bool = False,
-        page_size: int = 100,
-        version: Timestamp | None = None,
-        consistency: Consistency = "linearizable",
-        max_age: float | None = None,
-        timeout: float | None = None,
-    ) -> Iterator[KeyValue]:
-        """See `AsyncClient.scan`."""
-        pages = self.scan_pages(
-            prefix, start=start, end=end, reverse=reverse, keys_only=keys_only, page_size=page_size, version=version,
-            consistency=consistency, max_age=max_age, timeout=timeout,
-        )  # fmt: skip
-        for page in pages:
-            yield from page.entries
-
-    def watch(
-        self,
-        prefix: bytes | str = b"",
-        *,
-        key: bytes | str | None = None,
-        start: bytes | str = b"",
-        end: bytes | str = b"",
-        after: Timestamp | None = None,
-        progress: bool = False,
-        timeout: float | None = None,
-    ) -> Iterator[Event]:
-        """See `AsyncClient.watch`."""
-        return self._thread.iterate(
-            self._client.watch(
-                prefix, key=key, start=start, end=end, after=after, progress=progress, timeout=timeout
-            )
-        )
+    leases = _iterating(AsyncClient.leases)
+    scan_pages = _iterating(AsyncClient.scan_pages)
+    scan = _entries(AsyncClient.scan_pages)
+    watch = _iterating(AsyncClient.watch)
 
     @contextmanager
     def session(self, *, ttl: float = TTL_SECONDS, timeout: float | None = None) -> Iterator[Session]:

@@ -116,15 +116,17 @@ def positive_seconds(name: str, seconds: float) -> float:
     return seconds
 
 
-def documented_by(make: Callable[..., Request[Any]]) -> Callable[[M], M]:
-    """For methods of clients: the name, documentation and arguments of the function that makes their request."""
+def documented_by(make: Callable[..., Any], returns: str = "") -> Callable[[M], M]:
+    """For methods of clients: the name, documentation and arguments of the function that makes their request, or of
+    another client's method. returns: the type, if it is another one than that of the request's answer."""
 
     def document(method: M) -> M:
-        method.__name__, method.__doc__ = make.__name__, make.__doc__
+        method.__name__ = make.__name__
+        method.__doc__ = method.__doc__ or make.__doc__
         signature = inspect.signature(make)
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         others = [one for name, one in signature.parameters.items() if name != "self"]
-        told = str(signature.return_annotation).removeprefix("Request[").removesuffix("]")
+        told = returns or str(signature.return_annotation).removeprefix("Request[").removesuffix("]")
         documented = signature.replace(parameters=[own, *others], return_annotation=told)
         method.__signature__ = documented  # type: ignore[attr-defined]
         return method
