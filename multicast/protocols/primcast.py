@@ -45,7 +45,7 @@ Deviations from the algorithms, with reasons:
    then it leaves T. Safe, because by 7 every later primary of any of these groups has delivered it. A process whose T
    was replaced or refilled by one without m must not deliver beyond m's position on its own: states carry the `reach`
    of T (parts.sequence), and up to that it installs.
-9. Late copies of messages whose ids were forgotten: parts.stamps.
+9. Late copies of messages whose ids were forgotten: parts.stamps, parts.known_copies.
 10. Crash-recovery: what a process acknowledges, promises, accepts or tells of its clock is on disk before; it counts
    its own word when it comes back through that lane. A restarted process is PROMISED until a primary or a quorum of
    ACCEPTs proves its epoch, and never leads in an epoch from before.
@@ -120,7 +120,7 @@ class Bump(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class Promise(Vote, array_like=True, tag=6, gc=False):
-    """Line 64. entries: its T, of this length. reach: up to where that lacks what is settled."""
+    """Line 64. entries: its T, of this length. reach: up to this position T lacks what is settled."""
 
     entries: list[EntryState]
     clock: int
@@ -137,7 +137,7 @@ class NewState(State, array_like=True, tag=7, gc=False):
 
 
 class Accept(Joined, array_like=True, tag=8, gc=False):
-    """Line 74. clock: raised by it, perhaps (deviation 2). length: of T."""
+    """Line 74. clock: perhaps raised by joining (deviation 2). length: of T."""
 
     clock: int
     length: int
@@ -164,7 +164,12 @@ _decode_note = msgspec.msgpack.Decoder(tuple[Ballot, int]).decode
 
 
 class PrimCast(MulticastProtocol):
-    """One process. Names follow Algorithm 1. An epoch is a ballot: `leadership.joined` is E_cur, `promised` E_prom."""
+    """One process. Names follow Algorithm 1. An epoch is a ballot: `leadership.joined` is E_cur, `election.promised`
+    E_prom.
+
+    clock: its own. log: its deliveries. t: its T; entries: all messages that are not settled, in T or only heard of.
+    copies: what it knows of a message by its id. clocks: what its group's clocks allow to conclude.
+    """
 
     specification = Specification(
         name="primcast",
@@ -251,7 +256,7 @@ class PrimCast(MulticastProtocol):
                 self._refresh(entry, now)
 
     def _save_state(self, out: Outbox) -> None:
-        """Clock, T's length and reach, before anything of this batch is told."""
+        """Put clock, T's length and reach, before anything of this batch is told."""
         state = (self.clock.value, self.t.length, self.t.reach)
         if state != self._saved_state:
             self._saved_state = state
@@ -336,7 +341,7 @@ class PrimCast(MulticastProtocol):
         self._refresh(entry, now)
 
     def _extend(self, length: int, ts: int) -> None:
-        """T has become longer; its last stamp is a clock of the leader's."""
+        """T has become longer. Its last stamp was the primary's clock."""
         self.t.extend(length)
         self.clocks.extend(self.t.length, ts)
 
@@ -385,7 +390,7 @@ class PrimCast(MulticastProtocol):
             self._refresh(entry, now)
 
     def _refresh(self, entry: Entry, now: int) -> None:
-        """What is known of m's final timestamp has changed."""
+        """What is known of m's final timestamp has changed: keep m's place in the queue up to date."""
         if entry.position or entry.message is None or entry.epoch is None:
             return
         timestamp = entry.decide(self.window)
@@ -396,7 +401,7 @@ class PrimCast(MulticastProtocol):
             self._retry_later(entry, now)
 
     def _reply(self, sender: ProcessId, stamps: list[Stamp], out: Outbox) -> None:
-        """Deviation 11: what this process has acknowledged, once more."""
+        """Deviation 11: tell a process that asks what this one has acknowledged, once more."""
         replies = self._replies.setdefault(sender, [])
         for stamp in stamps:
             entry, known = self.entries.get(stamp.id), self.log.known(stamp.id)
@@ -510,8 +515,8 @@ class PrimCast(MulticastProtocol):
     # -- what others have delivered, and what is lost ------------------------------------------------------------------
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
-        """The sender of a message need not repeat it. Who holds it as undelivered is behind, or has forgotten it; or
-        that other group has decided it late."""
+        """The sender's group has delivered the message, so nobody need repeat it. If it is undelivered here, this
+        process is behind, or has forgotten its delivery; or that other group has decided it late."""
         self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
         group = self.topology.group_of[sender]
@@ -532,12 +537,12 @@ class PrimCast(MulticastProtocol):
             out.catch_up(others[self._turn])
 
     def _forget(self, entry: Entry, out: Outbox) -> None:
-        """Whatever this undelivered message was, nobody needs it here."""
+        """Nobody needs this undelivered message here: it was delivered in another copy, or dropped."""
         self._queue.remove(entry.id)
         self.t.forget(entry, out)
 
     def _lack(self, entry: Entry, holder: ProcessId, now: int) -> None:
-        """Deviation 3."""
+        """Deviation 3: ask for the payload, if it does not come soon."""
         if self._payloads.lack(entry.id, holder, now):
             self._deadlines.by("payloads", now + self.options.heartbeat_us)
 
@@ -558,7 +563,7 @@ class PrimCast(MulticastProtocol):
         return Promise(*epochs, self.log.position, self.t.states(), self.clock.value, self.t.length, self.t.reach)
 
     def state(self) -> NewState:
-        """Line 69; and for those who promise late."""
+        """Line 69; also for a process that promises late."""
         return NewState(self.leadership.joined, self.t.reach, self.t.states(), self.clock.value, self.t.length)
 
     def choose(self, votes: dict[ProcessId, Promise]) -> NewState:
@@ -582,7 +587,7 @@ class PrimCast(MulticastProtocol):
         self._primarys_position = 0
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
-        """A place of somebody else's T."""
+        """Take a message of another process's T into T, at its place."""
         if self.copies.delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
             return
         entry = self.t.pending(state.message.id, now)
@@ -612,7 +617,7 @@ class PrimCast(MulticastProtocol):
         self._deadlines.by("retry", now)
 
     def leaders_changed(self, now: int) -> None:
-        """Those who wait ask again. Acknowledgements in an epoch may count now."""
+        """Ask again about what waits. Acknowledgements of an epoch may count now."""
         for entry in self.entries.values():
             if entry.recount(self.topology.has_quorum):
                 self._refresh(entry, now)
@@ -633,19 +638,19 @@ class PrimCast(MulticastProtocol):
         self._primarys_position = heartbeat.position
 
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
-        """Deviation 12."""
+        """Deviation 12: what a member had told before it lost its disk does not count any more."""
         self.clocks.forget(sender)
         self.log.forget_watermark(sender)
         self.election.on_returned(sender, returned, now, out)
 
     def _on_fetch(self, sender: ProcessId, fetch: Fetch, now: int, out: Outbox) -> None:
-        """Deviation 4."""
+        """Deviation 4: at the primary, send what the follower's T lacks."""
         if self.election.state is LEADER and fetch.epoch == self.leadership.joined:
             for refill in self.t.refill(fetch, self._told_clock, self.options.portion_bytes):
                 out.send_durable((sender,), refill)
 
     def _on_refill(self, sender: ProcessId, refill: Refill, now: int, out: Outbox) -> None:
-        """Deviation 4."""
+        """Deviation 4: at a follower, take what T lacked."""
         if not self.leadership.is_current(refill.epoch) or sender != refill.epoch.leader:
             return
         missing = self.t.missing(sender, refill)
@@ -670,7 +675,7 @@ class PrimCast(MulticastProtocol):
         self._drop(self.log.on_watermark(sender, told, out), out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
-        """Deviation 8."""
+        """Deviation 8: settled messages leave T."""
         for message_id in settled:
             entry = self.entries.get(message_id)
             if entry is not None and entry.position and self.copies.is_settled(entry):
@@ -686,7 +691,8 @@ class PrimCast(MulticastProtocol):
         return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
 
     def _retry(self, now: int, out: Outbox) -> int:
-        """Deviation 11."""
+        """Deviation 11: ask about what is undelivered for long: other processes for their acknowledgements, the primary
+        about a START that it did not propose. A primary with a void message begins a new epoch (parts.stamps, b)."""
         asked: dict[tuple[ProcessId, ...], list[Stamp]] = {}
         unproposed: list[MessageId] = []
         void = False
@@ -714,7 +720,8 @@ class PrimCast(MulticastProtocol):
         return self._retries.wake(now)
 
     def _missing(self, entry: Entry) -> tuple[ProcessId, ...]:
-        """Whose acknowledgements, or clocks, this process lacks to deliver it; none if it waits for another message."""
+        """The processes whose acknowledgements, or clocks, this process lacks to deliver the message; none if it waits
+        for another message."""
         assert entry.message is not None
         missing: list[ProcessId] = []
         for group in self.window.needs(entry.message, entry.ts, self.group):
@@ -724,7 +731,7 @@ class PrimCast(MulticastProtocol):
         return tuple(missing)
 
     def _sweep(self, now: int, out: Outbox) -> int:
-        """Forget what was only ever heard of (those who want it delivered tell it again)."""
+        """Forget messages that were only ever heard of. (Whoever wants them delivered tells them again.)"""
         period: int = _ABANDONED_RETRIES * self.options.retry_us
         for entry in [e for e in self.entries.values() if e.seen_at < now - period]:
             if entry.epoch is None and (entry.message is None or self.log.known(entry.id) is not None):
