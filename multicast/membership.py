@@ -274,7 +274,7 @@ class Membership(Topology):
         self.views = _AllViews({group: Views(members) for group, members in self.groups.items()})
         self.founded: list[GroupId] = []
 
-    def found(self, group: GroupIs) -> bool:
+    def add_group(self, group: GroupIs) -> bool:
         """There is one more group. Returns whether that is new."""
         if group.group in self.groups or not group.members:
             return False

@@ -24,7 +24,7 @@ import random
 
 from kvstore.api.model import Result, has_range
 from kvstore.core.execution import merge_results
-from kvstore.core.messages import Answered, Execute, FoundNow, ReadNow, Refused
+from kvstore.core.messages import Answered, Execute, ReadNow, ReadNowTold, Refused
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
 from kvstore.core.positions import WAIT_US_MAX
@@ -49,8 +49,8 @@ class _Collect:
         self.whence = self.several and (
             request.consistency == "snapshot" or (request.consistency == "stale" and has_range(request.transaction))
         )
-        self.before: dict[GroupId, FoundNow] = {}
-        self.found: dict[GroupId, FoundNow] = {}
+        self.before: dict[GroupId, ReadNowTold] = {}
+        self.found: dict[GroupId, ReadNowTold] = {}
         self.missing: dict[GroupId, int] = {}
         self.differences = 0
         self.since = now
@@ -131,7 +131,7 @@ class Collects:
         if peer is not None:
             out.send((peer,), asked)
 
-    def on_found(self, message: FoundNow, now: int, out: ApplicationOutbox) -> None:
+    def on_found(self, message: ReadNowTold, now: int, out: ApplicationOutbox) -> None:
         """What a replica of a shard says."""
         collect = self._collects.get(message.number)
         if collect is None or message.shard not in collect.missing:

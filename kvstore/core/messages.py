@@ -287,7 +287,7 @@ class ReadAt(msgspec.Struct, array_like=True, tag=10):
     shards: tuple[GroupId, ...] = ()
 
 
-class FoundAt(msgspec.Struct, array_like=True, tag=11):
+class ReadAtTold(msgspec.Struct, array_like=True, tag=11):
     """result: None if `oldest` is the oldest version of which the replica knows everything."""
 
     shard: GroupId
@@ -331,7 +331,7 @@ class ReadNow(msgspec.Struct, array_like=True, tag=12, gc=False):
     whence: bool = False
 
 
-class FoundNow(msgspec.Struct, array_like=True, tag=13, gc=False):
+class ReadNowTold(msgspec.Struct, array_like=True, tag=13, gc=False):
     """results: as in `ShardResult`; None: they are too large, or `known`. position, version, seen: as in `Answered`.
     oldest: the first version of which everything is known. deleted_at: the last position that deleted anything, or a
     later one. places: of those slots of its keys that the shard has given or taken."""
@@ -362,7 +362,7 @@ class PositionTold(msgspec.Struct, array_like=True, tag=15, gc=False):
 
 
 MESSAGES = (
-    Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, FoundAt, ReadNow, FoundNow,
+    Parts, PartRequest, ShardResults, ResultRequest, Decisions, ShardState, ReadAt, ReadAtTold, ReadNow, ReadNowTold,
     PositionRequest, PositionTold, ChangesAfter, ChangesTold,
 )  # fmt: skip
 _encode_remembered = msgspec.msgpack.Encoder().encode

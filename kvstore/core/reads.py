@@ -45,10 +45,10 @@ from kvstore.core.log import Log
 from kvstore.core.messages import (
     Answered,
     Execute,
-    FoundNow,
     PositionRequest,
     PositionTold,
     ReadNow,
+    ReadNowTold,
     Refused,
 )
 from kvstore.core.moves import Moves, moved
@@ -124,7 +124,7 @@ class Reads:
         self._add(_Asked(token, request), age_us, now, out)
 
     def on_read_now(self, sender: ProcessId, message: ReadNow, now: int, out: ApplicationOutbox) -> None:
-        """A read of another replica, or of this one's collects. It is answered with `FoundNow`, or not at all."""
+        """A read of another replica, or of this one's collects. It is answered with `ReadNowTold`, or not at all."""
         self._add(_Asked(sender, message), message.age_us, now, out)
 
     def on_position_request(self, sender: ProcessId, message: PositionRequest, out: ApplicationOutbox) -> None:
@@ -215,7 +215,7 @@ class Reads:
         result = Result(True, log.version, tuple([result for _, result in told or ()]))
         return Answered(result, False, told is None, self._peers.shard, log.completed, self._store.complete_to)
 
-    def _found(self, request: ReadNow) -> FoundNow:
+    def _found(self, request: ReadNow) -> ReadNowTold:
         """The part of this shard. Without results if the client has no right to it: the read is then ordered, and
         refused there."""
         self.unordered += 1
@@ -226,7 +226,7 @@ class Reads:
             execution.run(LocalPlan(request.transaction, self._moves.owns).course(True))
         digest = blake2b(_encode(execution.results), digest_size=16).digest()
         results = None if denied is not None or digest == request.known else execution.told
-        return FoundNow(
+        return ReadNowTold(
             self._peers.shard, request.number, log.completed, log.version, store.complete_to, store.floor,
             log.deleted_at, digest, results, self._moves.told(request.transaction),
         )  # fmt: skip

@@ -38,7 +38,7 @@ from kvstore.api.model import (
 from kvstore.core.bundles import EMPTY, last_version
 from kvstore.core.execution import merge_results, result_bytes
 from kvstore.core.log import Log
-from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
+from kvstore.core.messages import Answered, Execute, ReadAt, ReadAtTold, Refused
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
 from kvstore.core.reads import Unread
@@ -196,7 +196,7 @@ class Versions:
         if peer is not None:
             out.send((peer,), request)
 
-    def on_found(self, sender: ProcessId, message: FoundAt, now: int, out: ApplicationOutbox) -> None:
+    def on_found(self, sender: ProcessId, message: ReadAtTold, now: int, out: ApplicationOutbox) -> None:
         """What a replica of another shard says, or of this one."""
         asked = self._asked.get(message.number)
         if asked is None:
@@ -271,7 +271,7 @@ class Versions:
             if result is None:
                 return False
         self.served += 1
-        found = FoundAt(self._peers.shard, waiting.number, result, oldest)
+        found = ReadAtTold(self._peers.shard, waiting.number, result, oldest)
         if waiting.asker == self._peers.self_id:
             self.on_found(waiting.asker, found, now, out)
         else:

@@ -44,7 +44,7 @@ class FoundedGroups:
         """A life begins. What was sent in the life before may be lost, so it is told again."""
         for key, value in sorted(saved.items()):
             if key[:1] == _PREFIX:
-                self._membership.found(_decode(value))
+                self._membership.add_group(_decode(value))
         self._tell_all(out)
 
     def delivered(self, message: AppMessage, out: Outbox) -> None:
@@ -67,7 +67,7 @@ class FoundedGroups:
         self._learn(group, out)
 
     def _learn(self, group: GroupIs, out: Outbox) -> None:
-        if self._membership.found(group):
+        if self._membership.add_group(group):
             out.put(_PREFIX + group.group.to_bytes(2, "big"), _encode(group))
             self._tell_all(out)
 

@@ -53,7 +53,7 @@ class Growth(Checker):
     def _begin(self) -> None:
         world = self._there
         members = world.topology.spares[self.group]
-        world.topology.found(GroupIs(self.group, members, {}))
+        world.topology.add_group(GroupIs(self.group, members, {}))
         for process in members:
             world.restart(process)
         self._try()

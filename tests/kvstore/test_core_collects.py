@@ -10,7 +10,7 @@ from kvstore.api.model import Get, KeyValue, OperationResult, Range, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.bundles import NO_ID
 from kvstore.core.collects import COLLECTS_MAX
-from kvstore.core.messages import Answered, FoundAt, FoundNow, ReadAt, ReadNow, Refused
+from kvstore.core.messages import Answered, ReadAt, ReadAtTold, ReadNow, ReadNowTold, Refused
 from kvstore.core.positions import WAIT_US_MAX
 from kvstore.core.versions import RETRY_US
 from multicast.types import ZERO, Timestamp
@@ -28,12 +28,12 @@ def row(k: bytes, time: int) -> OperationResult:
     return OperationResult(found=KeyValue(k, b"v", at(time)))
 
 
-def found(shard: int, number: int, position: int, *results: tuple[int, OperationResult], **more: Any) -> FoundNow:
+def found(shard: int, number: int, position: int, *results: tuple[int, OperationResult], **more: Any) -> ReadNowTold:
     """What a replica of this shard says after `position` deliveries, each a microsecond after the one before."""
     version = at(position)
     digest = bytes([len(results)]) + b"".join(str(result).encode() for _, result in results)
     values = {"seen": version, "oldest": ZERO, "deleted_at": 0, **more}
-    return FoundNow(shard, number, position, version, digest=digest, results=list(results), **values)
+    return ReadNowTold(shard, number, position, version, digest=digest, results=list(results), **values)
 
 
 def asked(bench: Bench) -> dict[int, ReadNow]:
@@ -41,7 +41,7 @@ def asked(bench: Bench) -> dict[int, ReadNow]:
     return {bench.topology.group_of[to]: message for (to,), message in bench.sent(ReadNow)}
 
 
-def tell(bench: Bench, message: FoundNow) -> None:
+def tell(bench: Bench, message: ReadNowTold) -> None:
     bench.hear(bench.topology.groups[message.shard][0], message)
 
 
@@ -184,7 +184,7 @@ def test_what_is_compacted_meanwhile_is_ordered() -> None:
         tell(bench, found(shard, question.number, 10))
     (_, question), _ = bench.sent(ReadAt)
     for replica in (3, 4):
-        bench.hear(replica, FoundAt(1, question.number, None, at(11)))
+        bench.hear(replica, ReadAtTold(1, question.number, None, at(11)))
     (message,) = bench.multicast()
     assert message.destinations == (1, 2) and bench.answers() == []
 

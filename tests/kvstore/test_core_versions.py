@@ -8,7 +8,7 @@ import kvstore.core.versions
 from kvstore.api.model import Delete, Get, KeyValue, Move, OperationResult, Put, Range, Transaction
 from kvstore.api.shard_map import slot_of
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, last_version
-from kvstore.core.messages import Answered, Execute, FoundAt, ReadAt, Refused
+from kvstore.core.messages import Answered, Execute, ReadAt, ReadAtTold, Refused
 from kvstore.core.versions import ASKED_AT_ONCE, IN_VAIN, PACE_US, RETRY_US, WAIT_US_MAX
 from kvstore.storage.store import Store
 from multicast.protocol import PeerError
@@ -126,9 +126,9 @@ def test_other_shards_are_asked_one_replica_after_the_other() -> None:
     [(second, again)] = bench.sent(ReadAt)
     assert second == (4,) and again == asked
     entry = KeyValue(B, b"1", Timestamp(5, 0), Timestamp(5, 0))
-    bench.hear(4, FoundAt(1, asked.number, OperationResult(found=entry), ZERO))
+    bench.hear(4, ReadAtTold(1, asked.number, OperationResult(found=entry), ZERO))
     assert found(bench) == [entry]
-    bench.hear(3, FoundAt(1, asked.number, OperationResult(), ZERO))
+    bench.hear(3, ReadAtTold(1, asked.number, OperationResult(), ZERO))
     assert bench.answers() == []
 
 
@@ -142,7 +142,7 @@ def test_not_too_many_operations_are_asked_for_at_once() -> None:
         assert len(asked) <= ASKED_AT_ONCE
         for _, message in asked:
             told.append(message.number)
-            bench.hear(3, FoundAt(1, message.number, OperationResult(), ZERO))
+            bench.hear(3, ReadAtTold(1, message.number, OperationResult(), ZERO))
     [answer] = bench.answers()
     assert len(told) == len(set(told)) == 20 and isinstance(answer, Answered)
     assert [one.found and one.found.value for one in answer.result.results] == [None, b"here"] * 20
@@ -177,9 +177,9 @@ def test_a_range_is_what_all_shards_have_said() -> None:
     asked = {message.number: to for to, message in bench.sent(ReadAt)}
     assert sorted(asked.values()) == [(3,), (6,)] or len(asked) == 1
     [number] = asked
-    bench.hear(3, FoundAt(1, number, OperationResult(entries=(KeyValue(B, b"b", Timestamp(1, 1)),)), ZERO))
+    bench.hear(3, ReadAtTold(1, number, OperationResult(entries=(KeyValue(B, b"b", Timestamp(1, 1)),)), ZERO))
     assert bench.answers() == []
-    bench.hear(6, FoundAt(2, number, OperationResult(), ZERO))
+    bench.hear(6, ReadAtTold(2, number, OperationResult(), ZERO))
     [answer] = bench.answers()
     assert isinstance(answer, Answered) and answer.result.version == version(bench)
     page = answer.result.results[0]
@@ -190,11 +190,11 @@ def test_most_replicas_of_a_shard_must_have_compacted_it() -> None:
     bench = Bench()
     read(bench, Timestamp(NOW - 5, 0), Get(B))
     [(_, asked)] = bench.sent(ReadAt)
-    bench.hear(3, FoundAt(1, asked.number, None, Timestamp(70, 1)))
+    bench.hear(3, ReadAtTold(1, asked.number, None, Timestamp(70, 1)))
     assert [to for to, _ in bench.sent(ReadAt)] == [(4,)] and bench.answers() == []
-    bench.hear(3, FoundAt(1, asked.number, None, Timestamp(70, 1)))
+    bench.hear(3, ReadAtTold(1, asked.number, None, Timestamp(70, 1)))
     assert bench.answers() == []
-    bench.hear(5, FoundAt(1, asked.number, None, Timestamp(60, 1)))
+    bench.hear(5, ReadAtTold(1, asked.number, None, Timestamp(60, 1)))
     [refused] = bench.answers()
     assert isinstance(refused, Refused) and refused.code == "compacted" and str(Timestamp(60, 1)) in refused.message
 
@@ -228,11 +228,11 @@ def test_others_are_told_what_stood_there_and_only_their_own_shard_speaks_for_it
     bench = Bench()
     bench.deliver(write(A))
     bench.hear(4, ReadAt(9, version(bench), Get(A)))
-    [(to, told)] = bench.sent(FoundAt)
+    [(to, told)] = bench.sent(ReadAtTold)
     assert to == (4,) and (told.shard, told.number) == (0, 9)
     assert told.result is not None and told.result.found is not None and told.result.found.value == b"v"
     with pytest.raises(PeerError):
-        bench.hear(4, FoundAt(2, 1, OperationResult(), ZERO))
+        bench.hear(4, ReadAtTold(2, 1, OperationResult(), ZERO))
 
 
 def test_several_operations_are_read_at_one_version() -> None:
@@ -242,7 +242,7 @@ def test_several_operations_are_read_at_one_version() -> None:
     bench.deliver(write(A, value=b"2"))
     read(bench, at, Get(A), Get(key(0, 1)), Range(A, 9, keys_only=True))
     for (replica,), asked in bench.sent(ReadAt):  # the range is of all shards
-        bench.hear(replica, FoundAt(bench.topology.group_of[replica], asked.number, OperationResult(), ZERO))
+        bench.hear(replica, ReadAtTold(bench.topology.group_of[replica], asked.number, OperationResult(), ZERO))
     [answer] = bench.answers()
     assert isinstance(answer, Answered) and answer.result.version == at
     first, second, third = answer.result.results
@@ -273,4 +273,4 @@ def test_a_range_is_not_read_at_a_version_for_who_does_not_know_where_slots_have
     bench.deliver(write(key(0, 1)))
     for number, shards in enumerate(((0, 2), (0, 1, 2))):
         bench.hear(4, ReadAt(number, version(bench), Range(b"", 9), shards))
-    assert [told.result is None for _, told in bench.sent(FoundAt)] == [True, False]
+    assert [told.result is None for _, told in bench.sent(ReadAtTold)] == [True, False]

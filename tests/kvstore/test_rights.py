@@ -44,7 +44,7 @@ from kvstore.api.rights import MadeToken, Permission, PermissionJson, Role, Role
 from kvstore.api.routes import ROUTES
 from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import NO_ID, last_version
-from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, FoundAt, ReadAt, Refused
+from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, ReadAt, ReadAtTold, Refused
 from kvstore.core.rights import ROLE, TOKEN, Rights, encode
 from kvstore.core.watches import PROGRESS_US
 from kvstore.status import statuses
@@ -257,7 +257,7 @@ def test_a_read_at_a_version_that_waits_while_its_token_is_taken_back_is_refused
     bench.request(by_ann(Get(key(0)), Get(key(1))), NO_ID, at=last_version(bench.delivered[-1][0].timestamp))
     ((_, question),) = bench.sent(ReadAt)
     everywhere(bench, rule(TOKEN + b"ann"))
-    bench.hear(3, FoundAt(1, question.number, OperationResult(), ZERO))
+    bench.hear(3, ReadAtTold(1, question.number, OperationResult(), ZERO))
     (answer,) = bench.answers()
     assert isinstance(answer, Refused) and answer.code == "forbidden"
 

@@ -75,7 +75,7 @@ def test_an_earlier_view_that_is_heard_of_late_changes_nothing() -> None:
 def test_groups_that_are_founded_are_known_from_then_on_and_those_unknown_have_nobody() -> None:
     membership = Membership(Topology({0: (0, 1, 2)}))
     assert membership.groups[5] == () and not membership.has_quorum(5, _ballot(0), (8,))
-    assert membership.found(GroupIs(5, (8, 9), {9: b"there"})) and not membership.found(GroupIs(5, (7,), {}))
+    assert membership.add_group(GroupIs(5, (8, 9), {9: b"there"})) and not membership.add_group(GroupIs(5, (7,), {}))
     assert membership.groups == {0: (0, 1, 2), 5: (8, 9)} and membership.founded == [5]
     assert membership.note_of(9) == b"there" and membership.told(5) == GroupIs(5, (8, 9), {9: b"there"})
 
