@@ -47,9 +47,9 @@ def adopt(directory: Path, given: Path) -> ClusterConfig:
     return open_cluster(directory)
 
 
-async def settle(directory: Path, config: ClusterConfig, me: ReplicaConfig, tls: ssl.SSLContext | None) -> bool:
-    """Returns when this replica may start: whether it has lost its disk. tls: of its HTTP interface, which meanwhile
-    tells the others how far it is."""
+async def wait_to_begin(directory: Path, config: ClusterConfig, me: ReplicaConfig, tls: ssl.SSLContext | None) -> bool:
+    """Wait until this replica may begin. Returns whether it has lost its disk. tls: of its HTTP interface, which tells
+    the others meanwhile how far it is."""
     founders = [r for r in config.present if not r.added and r.shard not in config.added_shards]
     others = [r for r in founders if r.id != me.id]
     if me not in founders or state_of(directory, me) == BEGUN:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kvstore.certificates import Certificates
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
-from kvstore.founding import adopt, settle
+from kvstore.founding import adopt, wait_to_begin
 from kvstore.host import LiveReplica
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
@@ -108,12 +108,12 @@ def _without_room(error: OSError, directory: Path, replica_id: ProcessId) -> Exc
 async def _settled(
     directory: Path, config: ClusterConfig, me: ReplicaConfig, certificates: Certificates | None
 ) -> bool:
-    """See `settle`. SIGTERM ends the waiting as Ctrl-C does."""
+    """See `wait_to_begin`. SIGTERM ends the waiting as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        return await settle(directory, config, me, certificates.clients if certificates else None)
+        return await wait_to_begin(directory, config, me, certificates.clients if certificates else None)
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 

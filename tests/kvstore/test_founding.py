@@ -86,14 +86,14 @@ async def test_all_begin_together_and_who_is_emptied_afterwards_comes_back_as_lo
         return ask(cluster, other) or (CLAIMED if state_of(tmp_path, other) == CLAIMED else None)
 
     monkeypatch.setattr(founding, "_ask", ask_also_who_has_begun)
-    settled = await asyncio.gather(*(founding.settle(tmp_path, made, me, None) for me in made.replicas))
-    assert settled == [False] * 3 and [state_of(tmp_path, me) for me in made.replicas] == [CLAIMED] * 3
+    lost = await asyncio.gather(*(founding.wait_to_begin(tmp_path, made, me, None) for me in made.replicas))
+    assert lost == [False] * 3 and [state_of(tmp_path, me) for me in made.replicas] == [CLAIMED] * 3
     for me in made.replicas[:2]:
         identity.mark_started(replica_directory(tmp_path, me.id))
     emptied = made.replicas[2]
     shutil.rmtree(replica_directory(tmp_path, emptied.id))
     monkeypatch.setattr(founding, "_ask", lambda _, other: state_of(tmp_path, other))
-    assert await founding.settle(tmp_path, made, emptied, None)
+    assert await founding.wait_to_begin(tmp_path, made, emptied, None)
     assert state_of(tmp_path, emptied) == EMPTY
 
 
