@@ -40,7 +40,7 @@ from tests.planted import (
 
 CHEAP_S = 0.4
 """Processor time of a run that needs no better one."""
-DEAR_S = 0.4
+DEAR_S = 0.25
 """Processor time from which on a bug is left to the full run, if half of it finds another one of its kind."""
 ENOUGH = 4
 """Of so many seeds that find a bug the cheapest is taken."""
