@@ -37,6 +37,7 @@ _SMALL_SETTINGS = {
     "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
     "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.limit.initialNumPartitions": "64",  # of what is found the first is looked for in all at once
 }
 
 

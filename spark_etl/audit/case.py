@@ -433,11 +433,11 @@ class Case:
         began = time.monotonic()
         self.progress(f"checking {name}")
         found = frame() if frame is not None and not skip and not self.proof.holds(name) else None
-        count = found.count() if found is not None else 0
-        shown = found.limit(EXAMPLES).collect() if found is not None and count else []
+        shown = found.limit(EXAMPLES + 1).collect() if found is not None else []
+        count = found.count() if found is not None and len(shown) > EXAMPLES else len(shown)
         examples = [
             Violation(r.name, r.sentence, list(r.transactions), list(r.keys), list(r.replicas), list(r.positions))
-            for r in shown
+            for r in shown[:EXAMPLES]
         ]
         verdict = VIOLATED if count else NOT_APPLICABLE if skip else UNDETERMINED if blind else VALID
         note = skip or ("nothing is wrong in what could be read." if verdict == UNDETERMINED else "")
