@@ -14,7 +14,7 @@ Stamps and the order that follows from them
     clock           the logical or hybrid clock that stamps messages             (skeens, sequencer)
     pending         the delivery queue of Skeen's protocol                       (skeens)
     history         what a snapshot holds of a protocol's state                  (white_box, primcast)
-    window          which stamps of a message are too late to have effect        (white_box, primcast)
+    window          which stamps of a message are too late to have effect        (all but sequencer)
     accepts         who has accepted a message, ballot by ballot                 (white_box)
     entries         which copy of a message is held under its id                 (white_box)
     stamps          a message's stamps, and when its final one is known          (primcast)

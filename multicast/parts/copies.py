@@ -13,8 +13,9 @@ from __future__ import annotations
 import msgspec
 
 from multicast.parts.delivered import DeliveredLog
+from multicast.parts.window import Window
 from multicast.protocol import Outbox
-from multicast.types import AppMessage, GroupId, MessageId, Timestamp, created_us
+from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
 _PREFIX = b"m"
 
@@ -39,9 +40,7 @@ class CopiesLog(DeliveredLog):
         """Whether a copy of this message was delivered not long before: everybody who delivered that one knows it for
         two windows. Later copies are delivered, expired."""
         known = self.known(message_id)
-        if known is None or not self._window_us:
-            return known is not None
-        return timestamp.time <= max(known[0].time, created_us(message_id)) + 2 * self._window_us
+        return known is not None and not Window(self._window_us).is_new_copy(message_id, timestamp.time, known[0])
 
     def _settle(self, group: GroupId, out: Outbox) -> list[MessageId]:
         settled = super()._settle(group, out)

@@ -45,8 +45,9 @@ import msgspec
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.pending import PendingQueue
 from multicast.parts.portions import portions
+from multicast.parts.window import Window
 from multicast.protocol import Outbox, Saved
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, created_us
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp
 
 _BASE_KEY = b"g"
 _ENTRY_PREFIX = b"m"
@@ -147,19 +148,19 @@ def carried(values: list[bytes]) -> list[AppMessage]:
 class GroupLog:
     """A group's log as one member has applied it.
 
-    early_clock: see "Who may deliver". window_us: for deduplication, see `Options`. delivered: this member's own.
+    early_clock: see "Who may deliver". window: the deduplication window. delivered: this member's own.
     clock, instance, seen: of the log; seen is the highest ballot in it. entries: by local timestamp. queue: what is not
     delivered, by encoded local timestamps.
     """
 
-    def __init__(self, delivered: DeliveredLog, early_clock: bool, window_us: int):
+    def __init__(self, delivered: DeliveredLog, early_clock: bool, window: Window):
         self.clock = 0
         self.instance = 0
         self.seen = Ballot(0, 0)
         self.entries: dict[Timestamp, Entry] = {}
         self._delivered = delivered
         self._early_clock = early_clock
-        self._window_us = window_us
+        self.window = window
         self._locals: dict[MessageId, list[Timestamp]] = {}
         self.queue = PendingQueue()
         self._uncovered: list[tuple[Timestamp, Timestamp]] = []
@@ -280,14 +281,10 @@ class GroupLog:
         if entry is not None and not entry.position:
             if entry.final is None:
                 self.set_final(entry, command.final)
-            elif entry.final != command.final and not self.is_late(entry.message.id, command.final):
+            elif entry.final != command.final and not self.window.is_late(entry.message.id, command.final.time):
                 raise AssertionError(f"{entry.message.id.hex()} has timestamps {entry.final} and {command.final}")
             self._save(entry, out)
         self.raise_clock(command.final.time)
-
-    def is_late(self, message_id: MessageId, timestamp: Timestamp) -> bool:
-        """Whether a delivery at this timestamp is expired."""
-        return self._window_us > 0 and timestamp.time > created_us(message_id) + self._window_us
 
     def raise_clock(self, to: int) -> None:
         """The log's clock: no message of a later leader is stamped up to it (early_clock: none later in the log)."""

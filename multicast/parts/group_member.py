@@ -57,6 +57,7 @@ from multicast.parts.reign import FOLLOWING, PREPARING, Position, PositionAsk, R
 from multicast.parts.reminders import Forgot, Reminder, Reminders
 from multicast.parts.transfer import StateAsk, StateTransfer
 from multicast.parts.truncation import Applied, Truncation
+from multicast.parts.window import Window
 from multicast.protocol import Handler, Outbox, Saved
 from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology
 
@@ -129,7 +130,7 @@ class GroupMember:
         self.deliveries = deliveries
         self.paxos = Paxos(self_id, self.members, o, rng, o.instances_max, o.values_max)
         self.paxos.instances.carried = group_log.carried
-        self.log = GroupLog(deliveries, o.early_clock, o.dedup_window_us)
+        self.log = GroupLog(deliveries, o.early_clock, Window(o.dedup_window_us))
         self.reign = Reign(o.clock, topology.quorum(self.group), o.election_timeout_us)
         self._owner = owner
         self._self_id = self_id

@@ -20,9 +20,13 @@ class Window:
         """The last stamp of this message that is in time."""
         return created_us(message_id) + self.us if self.us else NEVER - 1
 
+    def is_late(self, message_id: MessageId, ts: int) -> bool:
+        """Whether a delivery of this message with this stamp, or at this final time, is expired."""
+        return ts > self.limit(message_id)
+
     def needs(self, message: AppMessage, ts: int, group: GroupId) -> tuple[GroupId, ...]:
         """The groups whose stamps make the final timestamp where that of `group`, one's own, is `ts`."""
-        return message.destinations if ts <= self.limit(message.id) else (group,)
+        return (group,) if self.is_late(message.id, ts) else message.destinations
 
     def is_new_copy(self, message_id: MessageId, ts: int, final: Timestamp) -> bool:
         """Whether a group that stamps this message so has forgotten its delivery at `final` (parts.delivered)."""

@@ -129,7 +129,7 @@ class FastCast(ReplicatedSkeen):
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
         """Commit, if the clock's move to the global timestamp is decided; else it will be, or the slow path."""
-        late = self.member.log.is_late(entry.message.id, final)
+        late = self.member.log.window.is_late(entry.message.id, final.time)
         if not late and entry.final is None:
             self.member.log.set_final(entry, final)
         moved_to = max(self.member.reign.raised_to, self.member.log.clock)

@@ -56,8 +56,9 @@ from multicast.parts.inspection import DELIVERED, seen
 from multicast.parts.pending import PendingQueue
 from multicast.parts.retries import Retries
 from multicast.parts.submissions import Submissions
+from multicast.parts.window import Window
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
-from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _ENTRY_PREFIX = b"m"
 
@@ -145,6 +146,7 @@ class Skeen(MulticastProtocol):
         self._found: list[MessageId] = []
         self._entries: dict[MessageId, _Entry] = {}
         self._queue = PendingQueue()
+        self._window = Window(self.options.dedup_window_us)
         self._log = DeliveredLog(self_id, topology, self.options.stability_us, self.options.dedup_window_us)
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
@@ -260,7 +262,9 @@ class Skeen(MulticastProtocol):
             self._propose(entry, (sender,), False, out)
         first = entry.stamps.setdefault(group, propose.local)
         if first != propose.local:
-            if not self._is_late(propose):
+            # A group may drop its stamp of an expired copy, when it hears that m was delivered long ago (Known), and
+            # stamp the next copy anew.
+            if not self._window.is_late(propose.message.id, propose.local.time):
                 raise PeerError(f"group {group} has stamped a message twice, {first} and {propose.local}")
             if entry.final is None and first < propose.local:
                 entry.stamps[group] = propose.local
@@ -276,12 +280,6 @@ class Skeen(MulticastProtocol):
             if self.options.coordinator and not was_known and entry.final is not None:
                 self._tell_final(entry, out)
             self._deliver(out)
-
-    def _is_late(self, propose: Propose) -> bool:
-        """Whether this stamp delivers m expired. Of such a copy a group may drop its stamp when it hears that m was
-        delivered long ago (Known), and stamp the next copy anew."""
-        window: int = self.options.dedup_window_us
-        return window > 0 and propose.local.time > created_us(propose.message.id) + window
 
     def _tell_final(self, entry: _Entry, out: Outbox) -> None:
         if self._coordinator(entry.message) == self.self_id:

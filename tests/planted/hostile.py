@@ -66,7 +66,7 @@ class FirstStampOfCopies(FastCast):
     """Of two copies' stamps the first one heard counts."""
 
 
-@rewrite("_conclude", "late = self.member.log.is_late(entry.message.id, final)", "late = False")
+@rewrite("_conclude", "late = self.member.log.window.is_late(entry.message.id, final.time)", "late = False")
 class LateFinalTrusted(FastCast):
     """A timestamp beyond the window counts before it is in the log."""
 

@@ -79,7 +79,7 @@ class TellsAnothersBegun(FtSkeen):
     the word of somebody else: nobody comes back while it leads."""
 
 
-@rewrite("advance", "and not self.is_late(entry.message.id, command.final)", "", part=GroupLog)
+@rewrite("advance", "and not self.window.is_late(entry.message.id, command.final.time)", "", part=GroupLog)
 class TwoLateOnesAreABug(FtSkeen):
     """Two leaders have concluded a late copy differently, and all members of the group stop."""
 
