@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from multicast.types import ProcessId
+from multicast.types import ProcessId, quorum_of
 
 _LAPSE_PERIODS = 3
 """A process that ran nothing for so many periods was stopped."""
@@ -83,7 +83,7 @@ class Discipline:
         self._processes = processes
         self._peers = tuple(p for p in processes if p != self._self_id)
         self._wrong_max = (len(processes) - 1) // 2
-        self._needed = len(processes) // 2 + 1
+        self._needed = quorum_of(len(processes))
         self._known = {p: known for p, known in self._known.items() if p in self._peers}
         self._dirty = True
 
@@ -140,7 +140,7 @@ class Discipline:
         if self._agreed is None:
             self.correction, self.off = None, False
             return
-        limit = self.skew_us_max // 2 if self.off else self.skew_us_max  # no hither and thither at the limit
+        limit = self.skew_us_max // 2 if self.off else self.skew_us_max  # at the limit it does not go to and fro
         self.off = abs(self._own - self._agreed) > limit
         self.correction = self._agreed if self.off else self._own
 

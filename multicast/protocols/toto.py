@@ -86,7 +86,7 @@ from multicast.parts.portions import portions
 from multicast.parts.transfer import StateAsk
 from multicast.parts.views import Cast, Flushed, NewView, Span, ViewRecord, bytes_of
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, quorum_of
 
 _VIEW_KEY, _ORDER_KEY = b"v", b"o"
 _CAST_PREFIX = b"c"
@@ -235,7 +235,7 @@ class Toto(MulticastProtocol):
     def _begin_view(self) -> None:
         record = self.record
         n = len(record.members)
-        self.view = CausalView(record.number, record.members, self.self_id, len(self.topology.processes) // 2 + 1)
+        self.view = CausalView(record.number, record.members, self.self_id, quorum_of(len(self.topology.processes)))
         allowed = phi_range(self.options.rule, n)
         phi = min(max(self.options.phi or n // 2, allowed.start), allowed.stop - 1)
         self.order = self.order_class(n, self.options.rule, phi)

@@ -39,7 +39,7 @@ class SetClocksAveraged(WhiteBox):
     """Who has set his clock is believed to be between before and after."""
 
 
-@rewrite("_follow", "len(processes) // 2 + 1", "len(processes) // 2", part=Discipline)
+@rewrite("_follow", "quorum_of(len(processes))", "len(processes) // 2", part=Discipline)
 class HalfAgrees(WhiteBox):
     """Half of the clocks are enough for an agreed time."""
 

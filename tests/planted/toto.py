@@ -15,7 +15,7 @@ class OrdersUnsafe(Toto):
     """Whatever is held decides about the order, safe or not."""
 
 
-@rewrite("_begin_view", "len(self.topology.processes) // 2 + 1", "max(1, len(self.topology.processes) // 2)")
+@rewrite("_begin_view", "quorum_of(len(self.topology.processes))", "max(1, len(self.topology.processes) // 2)")
 class MinorityIsStable(Toto):
     """A cast is safe when one process less than a majority holds it."""
 
