@@ -1,11 +1,11 @@
-"""Who may change a cluster's `cluster.json`, and when: one operator's command at a time on a machine, and none writes
-over what it has not read.
+"""Who may change a cluster's `cluster.json`, and when: one operator's command at a time on a machine; and nobody
+overwrites what it has not read.
 
 A command that adds, removes or replaces takes long; it holds a lock (flock) on a file beside `cluster.json` until it is
-done, and the kernel takes it back however its process ends. Replicas write the file, too, when they are told of another
-one; so whoever writes looks whether it still says what it said when it was read, under a second lock that is held for
-that moment only. What neither sees: a command on another machine, which has a `cluster.json` of its own; there the
-shard decides, which takes one change at a time.
+done, and the kernel takes the lock back however its process ends. Replicas write the file, too, when they are told of
+another replica; so every writer checks that the file still says what it said when it was read, under a second lock that
+is held for that moment only. Neither lock protects against a command on another machine, which has a `cluster.json` of
+its own; there the shard decides, which takes one change at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def alone(directory: Path) -> Iterator[None]:
 
 
 def update(directory: Path, change: Callable[[ClusterConfig], ClusterConfig]) -> ClusterConfig:
-    """Write what `change` makes of what `cluster.json` says now; that. ConfigError."""
+    """Write what `change` makes of what `cluster.json` says now, and return that. ConfigError."""
     file = os.open(directory / FILE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -108,7 +108,7 @@ def _opener(scheme: str) -> urllib.request.OpenerDirector:
 
 
 def open_cluster(directory: Path) -> ClusterConfig:
-    """`load`, and `fetch` trusts its certificates from now on."""
+    """`load` the configuration; from now on `fetch` trusts the cluster's certificates."""
     config = load(directory)
     if config.tls:
         authority = directory / config.tls / certificates.AUTHORITY

@@ -126,7 +126,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return _by_shard(self.present)
 
     def topology(self, of: ProcessId) -> Topology:
-        """With which this replica begins: the first shards, its own, and who was added to them."""
+        """The topology with which this replica begins: the first shards, its own, and the replicas that were added to
+        these."""
         known = [r for r in self.replicas if r.shard not in self.added_shards or r.shard == self.replica(of).shard]
         return Topology(_by_shard(r for r in known if not r.added), _by_shard(r for r in known if r.added))
 
@@ -158,8 +159,8 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return found[0]
 
     def with_replica(self, replica: ReplicaConfig) -> ClusterConfig:
-        """The same, but for the one with this id, which may be new. The first shards are in every file: if its shard is
-        not known here, that was added."""
+        """The same configuration with this replica in place of the one with its id, or as a new one. If its shard is
+        not known here, that shard was added: the first shards are in every file."""
         by_id = {one.id: one for one in self.replicas} | {replica.id: replica}
         known = {*self.added_shards, *[one.shard for one in self.replicas]}
         added = self.added_shards if replica.shard in known else (*self.added_shards, replica.shard)

@@ -40,13 +40,13 @@ from multicast.types import GroupId, ProcessId, new_message_id
 CHANGE_SECONDS = 60.0
 CHANGE_POLL_SECONDS = 0.2
 KNOWN_SECONDS = 10.0
-"""For so long replicas that run are waited for, until they know a new shard."""
+"""How long the replicas that run are waited for, until they know a new shard."""
 MOVE_STEP_SECONDS = 30.0
-"""For so long one step of a move is tried, at one replica after the other."""
+"""How long one step of a move is tried, at one replica after the other."""
 
 
 class Unchanged(ClusterError):
-    """Certainly nothing was changed."""
+    """Nothing was changed, certainly."""
 
 
 def add_replica(

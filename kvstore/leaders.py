@@ -12,7 +12,7 @@ _log = structlog.get_logger("kvstore.host")
 
 
 class Leaders:
-    """changes: since this process began; a protocol without leaders has none."""
+    """changes: how often the leader has changed since this process began; a protocol without leaders has none."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -21,11 +21,11 @@ class Leaders:
         self._none_since: float | None = time.monotonic()
 
     def seconds_without(self) -> float:
-        """For how long this replica has known none."""
+        """For how long this replica has known no leader."""
         return 0.0 if self._none_since is None else time.monotonic() - self._none_since
 
     def look(self, protocol: MulticastProtocol) -> None:
-        """After a batch."""
+        """To be called after each batch."""
         leader = None if protocol.role() == "recovering" else protocol.leader_of(protocol.group)
         if leader == self._leader:
             return

@@ -1,12 +1,13 @@
-"""Who belongs to the shards, as one replica knows; and how that is changed: what `POST /v1/cluster/members` asks.
+"""Who belongs to the shards, as one replica knows; and how that is changed: what `POST /v1/cluster/members` asks for.
 
-Who wants a replica added or removed says how it should be, and says it again until it is so: a replica of the shard
-multicasts a change of the present view (`multicast.membership`), unless one is under way, and answers whether nothing
-is left to be done. So no answer can be lost, and no change takes place twice.
+A command that wants a replica added or removed says how the shard should be, and says it again until it is so. A
+replica of the shard multicasts a change of the present view (`multicast.membership`), unless one is under way, and
+answers whether nothing is left to be done. So no answer can be lost, and no change takes place twice.
 
-A change that would leave the shard standing still is not begun (etcd's `strict-reconfig-check`): who is added counts
-for nothing until it has what the others have, so those who are there must be a majority of the new view without it. Who
-is there the leader knows: a connection says it neither of one that stands still nor of one that has lost its disk.
+A change that would leave the shard without a working majority is not begun (etcd's `strict-reconfig-check`). A replica
+that is added counts for nothing until it has what the others have, so those that are there must be a majority of the
+new view without it. The leader knows which are there by their answers to its pulses: a connection does not tell that a
+replica stands still or has lost its disk.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from multicast.protocol import MulticastProtocol
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, quorum_of
 
 _NOTHING = encode_bundle([(NO_ID, encode_transaction(Transaction()))])
-"""What a change is to the store."""
+"""The bundle of a change: to the store it does nothing."""
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """One of these. add: this replica is to belong to its shard. remove: this one is not to. found: there is to be a
-    shard with which these begin."""
+    """What is wanted, one of these. add: this replica is to belong to its shard. remove: this one is not to. found:
+    there is to be a shard that begins with these."""
 
     add: ReplicaConfig | None = None
     remove: ProcessId | None = None
@@ -49,7 +50,8 @@ class Unfit(Exception):
 
 
 class TooFew(Exception):
-    """Not now, or not here: too few others are there, or this one does not know it. The text says who."""
+    """It cannot be done now, or not here: too few others are there, or this replica does not know that they are. The
+    text names them."""
 
 
 def note(replica: ReplicaConfig) -> bytes:
@@ -62,7 +64,7 @@ decode_note = msgspec.json.Decoder(ReplicaConfig).decode
 
 
 def with_new(config: ClusterConfig, topology: Membership) -> ClusterConfig:
-    """The same, with those who were added since it was read."""
+    """The configuration with the replicas that were added since it was read."""
     known = {replica.id for replica in config.replicas}
     for process in topology.processes:
         if process not in known:
@@ -74,7 +76,7 @@ def shards_json(
     config: ClusterConfig, topology: Membership, begun: Collection[GroupId],
     leader_of: Callable[[GroupId], ProcessId | None],
 ) -> list[ShardJson]:  # fmt: skip
-    """For clients. begun: the shards that take requests."""
+    """The shards, for clients. begun: those that take requests."""
     return [
         ShardJson(id=shard, leader=leader_of(shard), replicas=[ReplicaJson(r, config.replica(r).url) for r in members])
         for shard, members in topology.groups.items() if shard in begun
@@ -84,7 +86,8 @@ def shards_json(
 def ask_for(
     wanted: Wanted, protocol: MulticastProtocol, now: int, message_id: MessageId, submit: Callable[[AppMessage], None]
 ) -> bool:
-    """At a replica of the shard, at the protocol's time. Whether nothing is left to be done. Unfit, TooFew."""
+    """At a replica of the shard, at the protocol's time: bring about what is wanted. Returns whether nothing is left to
+    be done. Unfit, TooFew."""
     group, name = protocol.group, protocol.specification.name
     if not protocol.specification.changes_members:
         raise Unfit(f"the protocol {name} does not change the members of a shard")

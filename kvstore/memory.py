@@ -61,12 +61,13 @@ class MemoryNode:
         return self._clock.now() + self._ahead_us
 
     def close(self) -> None:
-        """Nothing happens any more by itself."""
+        """No timer does anything any more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def advance(self, seconds: float) -> None:
-        """Its clock goes forward: leases expire, and what was overwritten is forgotten, as if so long had passed."""
+        """Let its clock go forward: leases expire, and what was overwritten is forgotten, as if so much time had
+        passed."""
         self._ahead_us += round(seconds * 1_000_000)
         self._out.submit(AppMessage(self.new_message_id(), (0,), EMPTY, 0))  # its timestamp tells the time
         self._work()

@@ -13,18 +13,18 @@ from kvstore.http.calls import Call
 from kvstore.http.node import Node
 
 PLAIN = ("ready", "role", "position")
-"""What a replica tells of itself to whoever has a token."""
+"""What a replica tells of itself to everybody who has a token."""
 
 
 class About:
-    """Of one replica; each method is the handler of the route of its name."""
+    """At one replica; each method is the handler of the route of its name."""
 
     def __init__(self, node: Node, access: AccessControl):
         self._node = node
         self._access = access
 
     def cluster(self, call: Call) -> None:
-        """What else this replica tells of itself is for those who see its metrics, too."""
+        """The rest of what this replica tells of itself is for those who may see its metrics, too."""
         known = self._node.describe_cluster()
         if not self._access.observes(call.by):
             known.replica = {name: known.replica[name] for name in PLAIN if name in known.replica}

@@ -21,13 +21,13 @@ class AccessControl:
         self._rights = rights
 
     def name_of(self, token_id: str) -> str:
-        """Whose token it is, or its id, if it was taken back meanwhile."""
+        """The name of the token's holder, or the token's id, if it was deleted meanwhile."""
         known = None if token_id in ("", ROOT) else self._rights().token(token_id)
         return known.name if known else token_id
 
     def admits(self, call: Call, needed: str, last: bool = False) -> bool:
-        """Whether the holder of its token may use a route at all that needs this, see `Route.access`. False: by what
-        this replica knows, which may be old. Problem: he may not; last: nor by what is newer."""
+        """Whether the holder of the call's token may use a route that needs this right (`Route.access`). False: not by
+        what this replica knows, which may be old. Problem: he may not. last: what the replica knows is new enough."""
         token_id, token = _token_of(call.head.fields.values)
         rights = self._rights()
         known = None if token_id == ROOT else rights.token(token_id)
@@ -44,12 +44,12 @@ class AccessControl:
         return False
 
     def observes(self, token_id: str) -> bool:
-        """Whether its holder is told how a replica does. Empty: everybody is."""
+        """Whether the holder is told how the replica is. Empty id: no tokens are wanted, and everybody is told."""
         return not token_id or any([self._rights().allows(token_id, access) for access in ("monitor", "admin")])
 
 
 def _token_of(fields: Mapping[str, str]) -> tuple[str, str]:
-    """Its id, and the token. Problem: there is none."""
+    """The token's id, and the token. Problem: there is none."""
     scheme, _, token = fields.get("authorization", "").partition(" ")
     token_id = id_of(token.strip()) if scheme.lower() == "bearer" else ""
     if not token_id:

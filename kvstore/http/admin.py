@@ -109,7 +109,7 @@ class Admin:
         self._with_body(call, lambda call, _: self._once_known(call, there, order))
 
     def _once_known(self, call: Call, known: Callable[[], bool], then: Callable[[Call], None]) -> None:
-        """What this replica does not know may be new."""
+        """Go on with this role or token, once it is known; what this replica does not know may be new."""
 
         def later(call: Call, problem: Problem | None) -> None:
             if problem is not None:
@@ -122,7 +122,7 @@ class Admin:
             self._latest.wait(partial(call.step, later))
 
     def list_rights(self, call: Call) -> None:
-        """Whatever was answered before, wherever that was."""
+        """All rights that were answered before, by whichever replica."""
         self._latest.wait(partial(call.step, self._list))
 
     def _list(self, call: Call, problem: Problem | None) -> None:

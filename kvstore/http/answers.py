@@ -34,7 +34,7 @@ _CONNECTION = {
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether that header lets an answer be compressed so (RFC 9110, Section 12.5.3)."""
+    """Whether this header allows an answer to be compressed (RFC 9110, Section 12.5.3)."""
     parts = [part.replace(" ", "").partition(";q=") for part in accept_encoding.lower().split(",")]
     weights = {coding: weight for coding, _, weight in parts}
     weight = weights.get("gzip", weights.get("*", "0"))
@@ -52,7 +52,7 @@ class Response(NamedTuple):
 
 
 def stream_head(response: Response, minor: int, date: bytes) -> bytes:
-    """What comes before an answer that ends with its connection (RFC 9112, Section 6.3)."""
+    """The head of an answer that ends with its connection (RFC 9112, Section 6.3)."""
     status, headers, _, _ = response
     return b"".join((_STATUS_LINES[minor][status], headers, date, _CONNECTION[minor, False], b"\r\n"))
 
@@ -76,19 +76,19 @@ def read_at(answered: Answered) -> str:
 
 
 def read_at_line(seen_at: str) -> bytes:
-    """seen_at: of `read_at`."""
+    """The header line, from what `read_at` returns."""
     return b"Kv-Read-At: %b\r\n" % seen_at.encode() if seen_at else b""
 
 
 def origin_lines(found: KeyValue) -> bytes:
-    """What a key's headers say beside its version."""
+    """The header lines of a key beside its version: its create version and its lease."""
     created, lease = found.create_version, found.lease
     line = b"Kv-Create-Version: %b\r\n" % str(created).encode() if created != ZERO else b""
     return b"%bKv-Lease: %b\r\n" % (line, id_text(lease).encode()) if lease else line
 
 
 def write_headers(text_id: str, form: Form = forms.JSON) -> bytes:
-    """Of the answer to a write. text_id: its id."""
+    """The headers of the answer to a write. text_id: its id."""
     return b"%bIdempotency-Key: %b\r\n" % (form.header, text_id.encode())
 
 

@@ -2,10 +2,11 @@
 
 Theory of operation. A connection (`kvstore.http.connection`) reads requests and makes a `Call` of each. The handler of
 its route checks it, has its body read (`Call.read_body`), has the transaction ordered and executed (`Node.request`) and
-renders the result: one function per step, each called when the step before is done, for a request should cost little
-beside what ordering it costs. There is no router: keys are bytes that stand percent-encoded in the raw path. Whatever
-goes wrong is raised as `Problem` and rendered in one place (`Call.step`). Nothing is ordered before the whole request
-has been read and checked. `kvstore.api.routes` has the table of routes; the handler of one has its name.
+renders the result. Each step is a function that is called when the step before is done; there are no coroutines, since
+a request should cost little beside what ordering it costs. There is no router: keys are bytes that stand
+percent-encoded in the raw path. Whatever goes wrong is raised as `Problem` and rendered in one place (`Call.step`).
+Nothing is ordered before the whole request has been read and checked. `kvstore.api.routes` has the table of routes; the
+handler of a route has its name.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ TXN = "/v1/txn/"
 BACKUPS = "/v1/backups/"
 PLACES = (TXN, BACKUPS, LEASES, ROLES, TOKENS)
 DATA = (KV, "/v1/kv", "/v1/txn")
-"""Of what is asked for there no more is taken than can be done in time."""
+"""The routes of which no more requests are taken than can be served in time."""
 
 _CORS_HEADERS = (
     b"Access-Control-Allow-Headers: Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
@@ -74,7 +75,7 @@ _CORS_HEADERS = (
 
 
 class _Method(NamedTuple):
-    """Of a route. needed: see `Route.access`. recorded: see `Record.kind`. limited: of `DATA`."""
+    """A method of a route. needed: see `Route.access`. recorded: see `Record.kind`. limited: it is one of `DATA`."""
 
     handler: Callable[[Call], None]
     needed: str
@@ -87,7 +88,7 @@ Render = Callable[[Call, Answered], None]
 
 
 class HttpApi:
-    """Answers the calls of all connections, for `node`. root: see `AccessControl`. log: which of them it logs."""
+    """Answers the calls of all connections, for `node`. root: see `AccessControl`. log: which calls it logs."""
 
     def __init__(
         self, node: Node, limits: Limits, metrics: Metrics, cors_origins: Sequence[str] = (), root: bytes = b"",
@@ -117,7 +118,7 @@ class HttpApi:
                 methods["HEAD"] = methods["GET"]
 
     def begin(self, call: Call) -> None:
-        """A request whose head has come, and of its body perhaps nothing."""
+        """The head of a request has come; perhaps nothing of its body."""
         path, method = call.path, call.head.method
         if path.startswith(KV):
             call.route = KV
@@ -145,7 +146,7 @@ class HttpApi:
             self._latest.wait(partial(call.step, self._admit, known))
 
     def _admit(self, call: Call, method: _Method, problem: Problem | None) -> None:
-        """Once more, by what was ordered meanwhile."""
+        """Judge it once more, by the rights that were ordered meanwhile."""
         call.undecided = False
         if problem is not None:
             raise problem
@@ -165,7 +166,7 @@ class HttpApi:
         call.answer(Response(204, headers))
 
     def _open(self, call: Call) -> None:
-        """From here on its time runs, and it may wait."""
+        """From here on the call's time runs, and it may wait."""
         default_ms, max_ms = self.limits.timeout_default_ms, self.limits.timeout_max_ms
         self.calls.open(call, request.timeout_ms_of(call.head.fields.values, default_ms, max_ms))
 
@@ -229,7 +230,7 @@ class HttpApi:
         self._open(call)
 
     def _write_key(self, call: Call, operation: Operation, render: Render) -> None:
-        """Where its conditions do not hold, the present version is asked for."""
+        """If its conditions do not hold, the key's present version is read."""
         failure = (Get(call.key),) if call.conditions else ()
         self._write(call, Transaction(call.conditions, (operation,), failure), render, True)
 
@@ -398,7 +399,7 @@ class HttpApi:
         self._execute(call, Transaction((), (operation,)), render)
 
     def _write(self, call: Call, transaction: Transaction, render: Render, writes: bool) -> None:
-        """The id goes out with every answer, good or bad."""
+        """Execute a write. Its id goes out with every answer, good or bad."""
         message_id = call.message_id = call.message_id or self.node.new_message_id()
         call.text_id = codec.id_text(message_id)
         self._execute(call, transaction, render, writes)
@@ -445,7 +446,7 @@ class HttpApi:
             render(call, answer)
 
     def _execute_again(self, call: Call, render: Render, problem: Problem | None) -> None:
-        """By the rights that were ordered meanwhile."""
+        """Judge it once more, by the rights that were ordered meanwhile."""
         if problem is not None:
             raise problem
         self._execute(call, call.transaction, render, call.ordered)
@@ -495,5 +496,5 @@ def _allowed(methods: Iterable[str]) -> str:
 
 
 def _writes(transaction: Transaction) -> bool:
-    """Whether it can change anything: if not, its outcome is never in doubt."""
+    """Whether the transaction can change anything; if not, its outcome is never in doubt."""
     return any([type(o) not in (Get, Range) for o in operations_of(transaction)])

@@ -31,7 +31,7 @@ class Arrivals:
         return True
 
     def leave(self, body: object) -> None:
-        """It is whole, or nobody waits for it any longer. Idempotent."""
+        """This body is whole, or nobody waits for it any longer. Idempotent."""
         self._waiting.pop(body, None)
         if body in self._held:
             self.free += self._held.pop(body)
@@ -50,14 +50,14 @@ class ByteBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def take_now(self, size: int) -> bool:
-        """Take so many bytes if nobody has to wait; whether they were taken."""
+        """Take so many bytes if nobody waits for any. Returns whether they were taken."""
         if size > self.free or self._waiting:
             return False
         self.free -= size
         return True
 
     async def take(self, size: int) -> int:
-        """How many bytes to `give` back. Cancellable; then nothing was taken."""
+        """Wait in line; returns how many bytes to `give` back. Cancellable; then nothing was taken."""
         size = min(size, self.bytes_max)
         if self.take_now(size):
             return size
@@ -74,7 +74,7 @@ class ByteBudget:
         return size
 
     def give(self, size: int) -> None:
-        """Back what was taken."""
+        """Give back what was taken."""
         self.free += size
         self._wake()
 

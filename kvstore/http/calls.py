@@ -43,7 +43,7 @@ from multicast.types import MessageId, Timestamp
 OWN_BYTES = 64 * 1024
 """What a connection may hold of a body, or of further requests, without having asked for room."""
 OWN_SECONDS = 5.0
-"""So long a body has to become whole, or larger than that."""
+"""How long a body may take to become whole, or larger than that."""
 LEAST_BYTES, LEAST_SECONDS = 32 * 1024, 1.0
 """Of a body that holds room at least so much has to come in so many seconds."""
 DEADLINE_GRAIN_SECONDS = 0.002
@@ -106,10 +106,10 @@ class Stream(Protocol):
 class Call:
     """One request. `response` is None until it is answered.
 
-    holder: the id of its token, empty if nobody has shown one; by: empty if he may do everything, too. recorded: see
-    `Record.kind`. deadline: `time.monotonic` seconds; inf before `Calls.open`. ordered: whether it may have had an
-    effect. text_id: of a write, once it has one. body_bytes_max, then: set while the body is waited for, see
-    `read_body`. undecided: it waits to be let in at all.
+    holder: the id of its token, empty if no token was shown; by: the same, but empty for a holder who may do
+    everything. recorded: see `Record.kind`. deadline: `time.monotonic` seconds; inf before `Calls.open`. ordered:
+    whether it may have had an effect. text_id: of a write, once it has one. body_bytes_max, then: set while the body is
+    waited for, see `read_body`. undecided: whether it may use the route is not decided yet.
     """
 
     # What a handler keeps between the head of a request, its body and its outcome.
@@ -153,7 +153,7 @@ class Call:
 
     @property
     def form(self) -> Form:
-        """That of its answer, unless that is a problem."""
+        """The form of its answer, unless that is a problem."""
         return forms.accepted(self.head.fields.values.get("accept", ""))
 
     @property
@@ -163,7 +163,7 @@ class Call:
 
     @property
     def request_id(self) -> str:
-        """By which its client calls it (X-Request-Id), or we do."""
+        """What its client calls it (X-Request-Id), or we do."""
         given = self.head.fields.values.get("x-request-id", "")
         self._request_id = self._request_id or (given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8))
         return self._request_id
@@ -181,7 +181,8 @@ class Call:
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def step(self, function: Callable[..., None], *arguments: Any) -> None:
-        """`function(self, *arguments)`, unless it is answered; whatever goes wrong is the answer."""
+        """Call `function(self, *arguments)`, unless the request is answered already; if anything goes wrong, that is
+        the answer."""
         if self.response is not None:
             return
         try:
@@ -228,7 +229,7 @@ class Call:
             self.caller.answered(self)
 
     def time_up(self) -> None:
-        """Nobody waits any longer."""
+        """Its time is over: answer so."""
         if self.token:
             self.calls.forget(self.token)
         outcome = UNKNOWN if self.ordered else NOT_APPLIED
@@ -238,7 +239,7 @@ class Call:
             self.fail(errors.timed_out(self.timeout_ms, outcome))
 
     def may_be_old(self, refused: Refused) -> bool:
-        """Whether it was refused by rights that may have been added to since. Once."""
+        """Whether it was refused by rights that may have been extended since. True at most once."""
         again = refused.code == "forbidden" and not self._refused
         self._refused = True
         return again
@@ -250,7 +251,7 @@ class Call:
             self.calls.admission.begin(self._under_way_since)
 
     def leave(self) -> None:
-        """Give back what it has taken; it is answered, or its client has gone before all of it was read."""
+        """Give back what the call has taken: it is answered, or its client has gone before all of it was read."""
         self.calls.close(self)
         if self._under_way_since:
             served = self.response is not None and self.response.status not in REFUSED
@@ -320,13 +321,13 @@ class Call:
             self._pace = None
 
     def _arrived(self) -> None:
-        """It holds no room among those that arrive."""
+        """The body holds no more room among those that arrive."""
         self._end_pace()
         if self._come:
             self.calls.arriving.leave(self)
 
     def body_read(self, body: bytes) -> None:
-        """All of it is here, and may have to wait; it is not its client who is waited for."""
+        """The whole body is here. From now on the call may wait, and it is not its client who is waited for."""
         self._end_pace()
         self.under_way()
         if self.calls.ordering.take_now(len(body)):
@@ -402,7 +403,8 @@ class Calls:
         return origin if origin in self.cors_origins else ""
 
     def check_page(self, call: Call) -> None:
-        """Problem: it is of a web page of somebody else, which any browser sends, with whatever its network reaches."""
+        """Problem: it comes from a web page of somebody else. (Any browser sends such a request, to whatever its
+        network reaches.)"""
         origin = call.head.fields.values.get("origin")
         if origin is None or origin in self.cors_origins:
             return
@@ -411,7 +413,7 @@ class Calls:
             raise Problem(403, "forbidden", detail, field="Origin")
 
     def refuses(self, call: Call) -> bool:
-        """Whether there are too many already; then it is soon answered so."""
+        """Whether too many calls are under way already; if so, this one is soon answered with that."""
         if len(self._open) >= self.admission.under_way_max:
             reason, response = "open", self._too_many
         elif self.admission.takes(call.began):
@@ -451,7 +453,7 @@ class Calls:
             self._set_alarm(call.deadline)
 
     def close(self, call: Call) -> None:
-        """It is over. Idempotent."""
+        """The call is over. Idempotent."""
         self._open.pop(call, None)
         if self.stopping and not self._open:
             self._idle.set()

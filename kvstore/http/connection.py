@@ -30,7 +30,7 @@ from kvstore.http.errors import Problem, too_large
 from multicast.logs import structlog
 
 CONCURRENT_MAX = 64
-"""Requests of one connection that are under way at once, where it allows that at all."""
+"""How many requests of one connection may be under way at once, where it allows that at all."""
 IDLE_SECONDS = 75.0
 HEAD_SECONDS = 10.0
 """From the first byte of a request to the end of its head."""
@@ -38,7 +38,7 @@ STARVED_SECONDS = 1.0
 """After so long without more of a body its connection may be closed for a new one."""
 SWEEP_SECONDS = 5.0
 LINGER_SECONDS = 1.0
-"""How long what nobody wants is still read, so that its sender gets to the answer."""
+"""How long input that nobody wants is still read, so that its sender gets to the answer."""
 READ_BYTES = 64 * 1024
 
 _log = structlog.get_logger("kvstore.http")
@@ -46,7 +46,7 @@ _NO_HEAD = Head("", "/", 1, Fields(b""))
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's."""
+    """The connection of one client."""
 
     def __init__(self, server: ApiServer):
         self._server = server
@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
             self._advancing = False
 
     def _begin(self) -> bool:
-        """Begin the next request; whether there was one."""
+        """Begin the next request; returns whether there was one."""
         calls = self._calls
         if self._last or (calls and (not calls[-1].concurrent or len(calls) >= CONCURRENT_MAX)):
             return False
@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _read_body(self, call: Call) -> bool:
-        """Go on with the body of the last request; whether its end was reached."""
+        """Go on with the body of the last request; returns whether its end was reached."""
         if call.undecided or call.waits_for_room:
             return False
         if call.then is None:
@@ -229,7 +229,8 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _skip_body(self, call: Call) -> bool:
-        """Nobody wants it. A client that was to be told to go on may send it or not: nobody knows."""
+        """Read a body that nobody wants. (A client that waited to be told to go on may send it or not: nobody
+        knows.)"""
         self._last |= call.head.fields.expects_continue
         if self._last or not self._reader.skip():
             if call.response is not None and self._linger is None:
@@ -264,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def _end(self) -> None:
-        """All answers are on their way, and no more will be."""
+        """All answers are on their way, and there will be no more."""
         if self._lingering:
             return
         if not (self._broken or self._reader.inside_body or self._reader.unread_bytes):
@@ -281,11 +282,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """Nobody waits for an answer."""
+        """Whether nobody waits for an answer."""
         return not self._calls
 
     def starved(self, now: float) -> bool:
-        """It is its client who is waited for, for the rest of a body, and has been for long."""
+        """Whether the rest of a body has been waited for, for long."""
         reading = self._reading
         waits = reading is not None and reading.then is not None and not reading.waits_for_room
         return waits and len(self._calls) == 1 and self.used_at <= now - STARVED_SECONDS
@@ -324,7 +325,8 @@ class ApiServer:
         return Connection(self)
 
     def made(self, connection: Connection) -> None:
-        """It is open. If there are too many, that which is unused for longest is closed; this one, if all are used."""
+        """A connection is open. If there are too many, close the one that is unused for longest; this one, if all are
+        used."""
         if len(self.connections) >= self.api.limits.connections_max:
             now = time.monotonic()
             spare = [c for c in self.connections if c.idle] or [c for c in self.connections if c.starved(now)]
