@@ -278,7 +278,7 @@ def test_what_was_delivered_before_a_later_copy_was_stamped_is_not_that_copy() -
     primcast.t.install(message, Ballot(1, 0), local.time, NOW, Outbox())
     ft_skeen.member.log._add(LogEntry(message, local, True))
     skeen._entries[message.id] = SkeenEntry(message, {0: local})
-    for destinations in (primcast._destinations, ft_skeen.member.log._destinations, skeen._destinations):
+    for destinations in (primcast.copies.destinations, ft_skeen.member.log._destinations, skeen._destinations):
         assert destinations(message.id, Timestamp(NOW - 1, 1)) is None
         assert destinations(message.id, Timestamp(NOW + 1, 1)) == (0, 1)
 

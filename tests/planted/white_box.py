@@ -227,8 +227,8 @@ class DuplicateFiltered(WhiteBox):
 @rewrite(
     "_campaign_if_due",
     "self._ask(now, out)",
-    "self.wait(now) if self.state is PROMISED else self._ask(now, out)",
-    part="election",
+    "self.wait(now) if election.state == 'promised' else self._ask(now, out)",
+    part="election.detector",
 )
 class WaitsForItsCandidate(WhiteBox):
     """No bug where leaders are chosen by an oracle, as in the paper: who has promised a ballot waits for its candidate.
