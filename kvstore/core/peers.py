@@ -41,6 +41,7 @@ class Peers:
         return others[attempt % len(others)] if others else None
 
     def check(self, sender: ProcessId, shard: GroupId, what: str) -> None:
-        """PeerError unless `sender`, who speaks for `shard`, is one of its replicas."""
-        if self.shard_of.get(sender) != shard:
-            raise PeerError(f"{what} of shard {shard} from a replica of another shard")
+        """PeerError unless `sender`, who speaks for `shard`, is one of its replicas; of group None: nobody has told
+        of it."""
+        if (group := self.shard_of.get(sender)) != shard:
+            raise PeerError(f"{what} of shard {shard} from group {group}")

@@ -32,7 +32,7 @@ from kvstore.simulated.repeating import Repetitions
 from kvstore.simulated.settings import Settings
 from kvstore.storage.store import Store
 from multicast.protocol import MulticastProtocol
-from multicast.simulation import drawing, faults, forgotten, joins
+from multicast.simulation import drawing, faults, forgotten, growing, joins, stragglers
 from multicast.simulation.checkers import attach
 from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import Endings
@@ -41,12 +41,17 @@ from multicast.simulation.injector import Injector
 from multicast.simulation.joins import Joins
 from multicast.simulation.observe import Observer
 from multicast.simulation.scene import EPOCH_US
+from multicast.simulation.stragglers import Stragglers
 from multicast.simulation.true_time import TrueTime
 from multicast.simulation.vouching import Vouching
 from multicast.types import Topology
 
 _SECONDS, _SECONDS_SMALL = (2, 4, 8), (0.3, 0.6, 1.0)
 _CLIENTS, _CLIENTS_SMALL = (3, 6, 12), (2, 3, 4)
+_WINDOWS_US = (200_000, 300_000, 500_000)
+"""Where a message may come again when most have forgotten it."""
+_WINDOWS = 5
+"""So many of these pass then in a run."""
 
 
 class Course:
@@ -66,7 +71,7 @@ class Course:
         topology = drawing.topology(self._rng, self._size, kind, settings.shards, replicas)
         self.shards, self.replicas = len(topology.groups), len(topology.groups[0])
         options = self._draw_options(kind, topology)
-        typed = drawing.protocol_options(kind, options)
+        typed = self._options = drawing.protocol_options(kind, options)
         conditions = chase.conditions() if self._chases else drawing.conditions(self._rng, self._size, typed)
         self._span_us = self._draw_span_us()
         lot = self._lot("joins")
@@ -82,6 +87,7 @@ class Course:
         self._coming = Joins(kind.specification, lot, self._size.patience_us, EMPTY)
         self._growth = Growth(self._lot("growth"), self.shards, self._size.patience_us, EMPTY) if grows else None
         self._observe(observers)
+        self._late = self._draw_straggler(topology)
         self.workload = self._clients()
         self.asked = past.start(self.workload, self._of("store"), settings.past)
         self.watches = watched.start(self.workload, self._of("store"), settings.watch)
@@ -133,6 +139,8 @@ class Course:
             return given
         fixed = {"clock": "hybrid", **given}
         if fixed["clock"] == "hybrid":
+            if self.settings.stragglers:
+                fixed.setdefault("dedup_window_us", str(self._lot("windows").choice(_WINDOWS_US)))
             fixed.setdefault("dedup_window_us", str(rng.choice((20_000_000, 20_000_000, 4_000_000, 1_000_000))))
         if hasattr(kind.specification.options, "senders"):
             fixed.setdefault("senders", "")
@@ -143,7 +151,21 @@ class Course:
         seconds = self.settings.seconds
         if self._chases:
             return int((seconds or 0) * 1e6) or chase.SPAN_US
-        return int((seconds or self._rng.choice(_SECONDS_SMALL if self._small else _SECONDS)) * 1e6)
+        span_us = int((seconds or self._rng.choice(_SECONDS_SMALL if self._small else _SECONDS)) * 1e6)
+        if self.settings.stragglers and seconds is None:
+            span_us = max(span_us, _WINDOWS * min(self._options.dedup_window_us, _WINDOWS_US[-1]))
+        return span_us
+
+    def _draw_straggler(self, topology: Topology) -> Stragglers | None:
+        lot = self._lot("stragglers")
+        if not (self.settings.stragglers and self._strikes):
+            return None
+        fault = stragglers.draw(lot, topology, self._options, self._span_us, self._specification, share=1)
+        if fault is None:
+            return None
+        late = Stragglers(fault, lot, EMPTY)
+        self.cluster.world.observers.append(late)
+        return late
 
     @property
     def _small(self) -> bool:
@@ -215,12 +237,20 @@ class Course:
         planned += faults.draw_disk(self._rng, topology, span, specification.survives_lost_disk)
         planned += faults.draw_gaps(self._lot("gaps"), topology, span, specification)
         planned += forgotten.draw(self._lot("forgotten"), topology, span, specification)[0]
+        if self._growth is not None:
+            members = self.cluster.topology.spares[self._growth.group]
+            planned += growing.strike(self._lot("founded"), topology, members, span, specification)
+        if self._late is not None and self._lot("straggler alone").random() < stragglers.ALONE_SHARE:
+            planned = []
         if self._changes:
             planned = joins.strike(self._lot("strike"), topology, planned)
         # Replicas refuse the ids of clients whose clocks differ from theirs by more than the window. That is no fault
         # of theirs; so clocks stay within half of it.
         apart_us = self.cluster.options.dedup_window_us // 2
-        return Injector(world, drawing.paced(planned, pace), apart_us, len(self._changes))
+        injector = Injector(world, drawing.paced(planned, pace), apart_us, len(self._changes))
+        if self._late is not None:
+            self._late.plan(injector.casualties)
+        return injector
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

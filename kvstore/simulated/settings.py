@@ -15,7 +15,7 @@ PROFILES = ("faults", "calm", "chase")
 
 _SHARES = {
     "backups": 0.2, "ranges": 0.3, "leases": 0.2, "rights": 0.2, "reads": 0.3, "grows": 0.15, "late": 0.3,
-    "bounds": 0.3, "nested": 0.3,
+    "bounds": 0.3, "nested": 0.3, "stragglers": 0.15,
 }  # fmt: skip
 """Of the runs: so many have this where it is drawn."""
 DRAWN = (*_SHARES, "past", "watch", "moves")
@@ -28,8 +28,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reads: whether some read in every way, and replicas share what they must know for that. past, watch: whether there
     are reads at versions, and watches. moves: whether slots move. grows: whether a shard is added, to which slots
     move. late: whether late copies of requests come, and slots wander there and back. bounds: whether some bound
-    numbers, and write if nothing in a range is newer. nested: whether transactions of some have others in them. size:
-    one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
+    numbers, and write if nothing in a range is newer. nested: whether transactions of some have others in them.
+    stragglers: whether messages come again when all but one replica have forgotten them, in a run of several short
+    windows. size: one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -48,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     late: bool | None = False
     bounds: bool | None = False
     nested: bool | None = False
+    stragglers: bool | None = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False

@@ -50,7 +50,9 @@ from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, Topo
 LAST_KEY = b"D"
 KNOWN_PREFIX = b"d"
 _ASK_AFTER_PERIODS = 10
-_BUCKET_US = 1_000_000
+_BUCKET_US_MAX = 1_000_000
+_BUCKETS = 16
+"""Of one deduplication window: so finely ids are forgotten."""
 
 
 class Known(msgspec.Struct, array_like=True, tag=101, gc=False):
@@ -99,6 +101,7 @@ class DeliveredLog:
         self._topology = topology
         self._period_us = period_us
         self._window_us = window_us
+        self._bucket_us = min(_BUCKET_US_MAX, window_us // _BUCKETS + 1)
         self._known: dict[MessageId, tuple[Timestamp, int]] = {}
         self._unsettled: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
         self._unsettled_count = 0
@@ -142,7 +145,7 @@ class DeliveredLog:
                 self._not_durable.append((at, timestamp))
         if LAST_KEY in values:
             self.timestamp, at = _decode(values[LAST_KEY])
-            self._forgotten = (self.timestamp.time - 2 * self._window_us) // _BUCKET_US
+            self._forgotten = (self.timestamp.time - 2 * self._window_us) // self._bucket_us
             if at != position:
                 raise AssertionError(f"the last delivery is {at}, but the journal ends at {position}")
             if not found or found[-1][0] < at:
@@ -170,7 +173,7 @@ class DeliveredLog:
         """Another group says that this message was delivered at `timestamp`, and this process has delivered beyond."""
         self._known[message_id] = (timestamp, 0)
         self._settled_known.add(message_id)
-        self._buckets.setdefault(self.timestamp.time // _BUCKET_US, []).append(message_id)
+        self._buckets.setdefault(self.timestamp.time // self._bucket_us, []).append(message_id)
         out.put(KNOWN_PREFIX + message_id, _encode(timestamp, 0))
 
     def add(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp, out: Outbox) -> int:
@@ -199,11 +202,10 @@ class DeliveredLog:
         if self._window_us:
             self._buckets.setdefault(self._bucket(message_id, timestamp), []).append(message_id)
 
-    @staticmethod
-    def _bucket(message_id: MessageId, timestamp: Timestamp) -> int:
+    def _bucket(self, message_id: MessageId, timestamp: Timestamp) -> int:
         """The time from which on an id is remembered: of its delivery, or of its creation, if that was by a clock that
         was ahead."""
-        return max(timestamp.time, created_us(message_id)) // _BUCKET_US
+        return max(timestamp.time, created_us(message_id)) // self._bucket_us
 
     def _track(self, message_id: MessageId, groups: tuple[GroupId, ...], timestamp: Timestamp) -> None:
         queue = self._unsettled.get(groups)
@@ -291,7 +293,9 @@ class DeliveredLog:
 
     def forget_reports(self, peer: ProcessId) -> None:
         """The link to `peer` was reset: tell its group the watermark again."""
-        self._told.pop(self._topology.group_of[peer], None)
+        group = self._topology.group_of.get(peer)
+        if group is not None:
+            self._told.pop(group, None)
 
     def forget_watermark(self, peer: ProcessId) -> None:
         """The peer lost its disk: what it told of its own watermark counts no more."""
@@ -345,7 +349,7 @@ class DeliveredLog:
     # -- forgetting ---------------------------------------------------------------------------------------------------
 
     def _forget_old(self, before_us: int, out: Outbox) -> None:
-        limit = self._forgotten = max(self._forgotten, before_us // _BUCKET_US)
+        limit = self._forgotten = max(self._forgotten, before_us // self._bucket_us)
         old: Iterable[int] = sorted(bucket for bucket in self._buckets if bucket < limit)
         for bucket in old:
             for message_id in self._buckets.pop(bucket):

@@ -54,8 +54,9 @@ class FoundedGroups:
             self._learn(founding.founded, out)
 
     def on_peer_reset(self, peer: ProcessId, out: Outbox) -> None:
-        """As the protocol is told."""
-        self._tell((peer,), out)
+        """As the protocol is told; who is not known yet is told when it is."""
+        if peer in self._membership.group_of:
+            self._tell((peer,), out)
 
     def tick(self, out: Outbox) -> None:
         """Tell the processes that were added to a group since the last time."""

@@ -7,13 +7,22 @@ one more, and again, until one of these knows it.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from multicast.membership import Founding, GroupIs, founding_payload
+from multicast.protocol import Specification
 from multicast.simulation.checkers import Checker
+from multicast.simulation.fault import Fault
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
 from multicast.types import AppMessage, GroupId, ProcessId, Topology, new_message_id
+
+_AT_NEW = 0.6
+"""So many of the faults hit the group that is added."""
+_NAMED = 0.7
+"""Of those whose disks are lost so many have a file that names all processes: they link to those of the new group
+before anybody has told them of it."""
 
 
 def topology_of(world: Topology, process: ProcessId) -> Topology:
@@ -22,6 +31,22 @@ def topology_of(world: Topology, process: ProcessId) -> Topology:
     spares = {g: some for g, some in world.spares.items() if g in world.groups}
     groups = world.groups if group in world.groups else {**world.groups, group: world.spares[group]}
     return Topology(groups, spares)
+
+
+def strike(
+    rng: random.Random, topology: Topology, members: Sequence[ProcessId], span_us: int, specification: Specification
+) -> list[Fault]:
+    """Faults of who is in the group that is added, and of others when it is: within `span_us` after half of that."""
+    faults: list[Fault] = []
+    kinds = ("crash", "power", "pause", "partition", *("lost_disk",) * (3 * specification.survives_lost_disk))
+    everybody = (*topology.processes, *members)
+    for _ in range(rng.choice((1, 2, 3, 5))):
+        victim = rng.choice(members if rng.random() < _AT_NEW else topology.processes)
+        lasts_us = rng.choice((2_000, 20_000, 200_000, 1_000_000))
+        kind, at = rng.choice(kinds), span_us // 2 + 1 + rng.randrange(span_us // 2)
+        peers = tuple(p for p in everybody if p != victim)
+        faults.append(Fault(kind, at, rng.randint(lasts_us // 2, lasts_us), (victim,), peers))
+    return faults
 
 
 class Growth(Checker):
@@ -73,6 +98,12 @@ class Growth(Checker):
             payload = founding_payload(Founding(founded, self._payload))
             world.submit(origin.pid, AppMessage(identity, (group,), payload, origin.pid))
         world.schedule(world.now + self._patience_us, self._try)
+
+    def on_life(self, node: Node) -> None:
+        topology = self._there.topology
+        if node.lost and self.group in topology.groups and node.pid not in topology.groups[self.group]:
+            named = random.Random(f"{self._there.seed}/file {node.pid}/{node.life}").random() < _NAMED
+            node.met = topology.processes if named else node.met
 
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]

@@ -330,6 +330,8 @@ class WhiteBoxInvariants(Checker):
             local = before.locals.at(before.moment, entry.id)
             if local == entry.local or self._is_late(node, entry.id, entry.local):
                 continue  # a late copy, perhaps, of what that leader knew
+            if local is not None and self._is_late(node, entry.id, local):
+                local = None  # that leader had a late copy of what this process still knows
             was_below = local is not None and local < accepted.final
             position = self._positions.get((group, entry.id))
             if was_below or position is None or position > before.position:

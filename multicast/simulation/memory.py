@@ -43,12 +43,16 @@ def _ballots(leadership: Any) -> Memory:
 
 
 def _white_box(p: Any) -> Memory:
+    """What was delivered is settled after a restart, if a later copy has taken its place: who gave that had forgotten
+    the first one, which was settled then."""
     accepted = {
         e.id: (e.local, (e.final, e.position) if e.position else None)
         for e in p.entries.values()
         if e.phase >= 2 and e.message is not None
     }
-    return {"clock": p.clock._saved, "accepted": accepted, **_ballots(p.leadership), **_delivered(p.log)}
+    log = _delivered(p.log)
+    log["unsettled"] = Least({i: at for i, at in log["unsettled"].items() if p.entries.delivered_at(i) is not None})
+    return {"clock": p.clock._saved, "accepted": accepted, **_ballots(p.leadership), **log}
 
 
 def _primcast(p: Any) -> Memory:

@@ -83,6 +83,9 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
 class TooManyFrames(Exception):
     """Far more was sent than there is to say."""
 
+_STRANGER = " from group None"
+"""Of a `PeerError`: the receiver will hear of that group."""
+
 
 class Network:
     """All links of a world. frames_max: so many may be sent, or waited with, in all; then `send` raises TooManyFrames,
@@ -317,6 +320,14 @@ class Network:
             back.accepted = 0
 
     # -- faults -------------------------------------------------------------------------------------------------------
+
+    def refuse(self, node: Node, peer: ProcessId, reason: str) -> None:
+        """The process closes the link from this peer."""
+        if reason.endswith(_STRANGER):
+            self._break(self._links[peer, node.pid])
+            self._lost_memory(node, peer)
+        else:
+            self._scene.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")
 
     def reset(self, a: ProcessId, b: ProcessId) -> None:
         """Break the connection from a to b."""

@@ -17,28 +17,31 @@ from multicast.simulation.fault import Fault
 from multicast.simulation.observe import Observer
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
-from multicast.types import FINAL, AppMessage, ProcessId, Topology, created_us
+from multicast.types import FINAL, AppMessage, ProcessId, Topology, created_us, new_message_id
 
 SHARE = 0.4
-"""Of the runs whose windows pass in time."""
+"""Of the runs of bare protocols whose windows pass in time."""
 ALONE_SHARE = 0.6
 """Of those, nothing else happens."""
 _SPAN_MIN = 3
 """So many windows must pass in a run."""
+_MEANWHILE = 40
+"""So many messages, at most, are multicast while who is left behind is away."""
 _AWAY_US = 600_000
 """So long who delivers alone is away."""
 
 
 def draw(
-    rng: random.Random, topology: Topology, options: Options, span_us: int, specification: Specification
+    rng: random.Random, topology: Topology, options: Options, span_us: int, specification: Specification,
+    share: float = SHARE,
 ) -> Fault | None:
-    """In a part of the runs. lasts_us: how long who knows it is away at least. amount_us: how long somebody may deliver
-    the copy alone. sends: it comes through who multicast it first. again: so many copies."""
+    """In this share of the runs. lasts_us: how long who knows it is away at least. amount_us: how long somebody may
+    deliver the copy alone. sends: it comes through who multicast it first. again: so many copies."""
     window_us = options.dedup_window_us
     groups = [members for members in topology.groups.values() if len(members) > 2]
     if not window_us or _SPAN_MIN * window_us > span_us or not groups or not specification.fault_tolerant:
         return None
-    if rng.random() >= SHARE:
+    if rng.random() >= share:
         return None
     latest = span_us - _SPAN_MIN * window_us
     return Fault(
@@ -49,9 +52,12 @@ def draw(
 
 
 class Stragglers(Observer):
-    """Lets it happen in a world, of which it is an observer."""
+    """Lets it happen in a world, of which it is an observer. payload: of messages that are multicast meanwhile to the
+    same groups: only deliveries make their replicas forget, and clients may wait for whoever hears nothing. None: there
+    are enough."""
 
-    def __init__(self, fault: Fault, rng: random.Random):
+    def __init__(self, fault: Fault, rng: random.Random, payload: bytes | None = None):
+        self._payload = payload
         self._fault = fault
         self._rng = rng
         self._casualties: Casualties | None = None
@@ -86,7 +92,11 @@ class Stragglers(Observer):
         casualties.count(self._fault)
         ahead = max(0, created_us(delivery.message.id) - delivery.timestamp.time)
         self._world_after(0, self._cut, pid, True)
-        self._world_after(self._fault.lasts_us + ahead, self._come_again, self._fault.again)
+        away_us = self._fault.lasts_us + ahead
+        self._world_after(away_us, self._come_again, self._fault.again)
+        if self._payload is not None:
+            for number in range(1, _MEANWHILE):
+                self._world_after(number * away_us // _MEANWHILE, self._go_on)
 
     def _world_after(self, us: int, then: object, *arguments: object) -> None:
         assert self._casualties is not None
@@ -100,12 +110,24 @@ class Stragglers(Observer):
         else:
             self._world.network.unblock(pairs)
 
+    def _there(self) -> list[ProcessId]:
+        assert self._world is not None
+        return [p for p in self._world.topology.processes if p != self._straggler and self._world.nodes[p].up]
+
+    def _go_on(self) -> None:
+        """One of the messages meanwhile."""
+        world, message, there = self._world, self._message, self._there()
+        assert world is not None and message is not None and self._payload is not None
+        if there:
+            identity = new_message_id(world.now, self._rng.getrandbits(62))
+            via = self._rng.choice(there)
+            world.submit(via, AppMessage(identity, message.destinations, self._payload, via))
+
     def _come_again(self, copies: int) -> None:
         """Through somebody who is not away."""
-        world, message = self._world, self._message
+        world, message, there = self._world, self._message, self._there()
         assert world is not None and message is not None
         self._expecting = True
-        there = [p for p in world.topology.processes if p != self._straggler and world.nodes[p].up]
         for _ in range(copies):
             via = message.origin if self._fault.sends and message.origin in there else self._rng.choice(there)
             world.submit(via, AppMessage(message.id, message.destinations, message.payload, via))

@@ -318,7 +318,7 @@ class World(Scene):
         if (whole := catching_up.carry_out(node, batch, self.conditions.catch_up_bytes)) is not None:
             self.schedule(self.now, self._install, node, node.life, whole)
         for peer, reason in batch.faulty:
-            self.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")
+            self.network.refuse(node, peer, reason)
         wake_at = node.wake_at = batch.wake_at
         if wake_at is not None and wake_at - node.begun_us < node.timer_at:
             self._set_timer(node)

@@ -20,6 +20,7 @@ from tests.planted.snapshots import PLANTED_IN_STORE as IN_SNAPSHOTS
 from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_rules import PLANTED_IN_STORE as OF_RULES
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
+from tests.planted.strangers import PLANTED_IN_STORE as STRANGERS
 from tests.planted.unordered import PLANTED_IN_STORE as UNORDERED
 from tests.planted.watches import PLANTED_IN_STORE as WATCHES
 
@@ -47,7 +48,7 @@ CHECKS = {
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED)  # fmt: skip
+       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 
@@ -72,7 +73,7 @@ def test_without_a_bug_nothing_is_found() -> None:
         assert run_seed(settings, seed).violations == [], (settings, seed)
 
 
-@pytest.mark.parametrize(("protocol", "seed"), [("primcast", 6), ("white_box", 1)])
-def test_a_shard_that_is_added_takes_slots_and_nothing_is_wrong(protocol: str, seed: int) -> None:
+@pytest.mark.parametrize(("protocol", "seed"), [("primcast", 6), ("white_box", 6)])
+def test_a_shard_that_is_added_takes_slots_and_lost_disks_harm_nothing(protocol: str, seed: int) -> None:
     outcome = run_seed(msgspec.structs.replace(GROWING, protocol=protocol), seed)
-    assert outcome.violations == [] and outcome.moves > 0
+    assert outcome.violations == [] and outcome.moves > 0 and outcome.faults["lost_disk"] > 0

@@ -34,6 +34,7 @@ from tests.planted import (
     store,
     store_rules,
     store_state,
+    strangers,
     unordered,
     watches,
 )
@@ -106,6 +107,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "watches", watches.PLANTED_IN_STORE
     yield "bounds", bounds.PLANTED_IN_STORE
     yield "nested", nested.PLANTED_IN_STORE
+    yield "strangers", strangers.PLANTED_IN_STORE
 
 
 def main() -> None:

@@ -42,6 +42,7 @@ from kvstore.simulated.settings import Settings
 from kvstore.storage.backend import DATA, META, Changes
 from kvstore.storage.store import Store
 from multicast.application import ApplicationOutbox
+from multicast.protocol import MulticastProtocol
 from multicast.records import Delivered
 from multicast.types import MessageId, Timestamp
 from tests.planted import known_seed
@@ -227,7 +228,7 @@ class ReadsBeforeCompletion(Reads):
 
 class Planted(NamedTuple):
     """A bug. checker: what shall find it, "" for any. core: a class that takes the place of the one of which it is a
-    subclass, wherever that is used."""
+    subclass, wherever that is used. protocol: one with a bug."""
 
     name: str
     checker: str
@@ -235,11 +236,12 @@ class Planted(NamedTuple):
     store: type[Store] = Store
     settings: Settings = FAULTS
     core: type | None = None
+    protocol: type[MulticastProtocol] | None = None
 
     @property
     def kind(self) -> type:
         """The class that the bug is in."""
-        return self.core or (self.store if self.replica is Replica else self.replica)
+        return self.protocol or self.core or (self.store if self.replica is Replica else self.replica)
 
     @property
     def key(self) -> str:
@@ -263,7 +265,8 @@ class Planted(NamedTuple):
                 replaced = self.core.__mro__[1]
                 for module in [m for m in _MODULES if getattr(m, replaced.__name__, None) is replaced]:
                     stack.enter_context(mock.patch.object(module, replaced.__name__, self.core))
-            return run_seed(self.settings, seed, out, replica=self.replica, store=self.store)
+            how: Any = {"protocol": self.protocol, "replica": self.replica, "store": self.store}
+            return run_seed(self.settings, seed, out, **how)
 
     def finds(self, outcome: Outcome) -> str:
         """What the check has to say; "" for nothing."""

@@ -10,19 +10,19 @@ from multicast import registry
 from multicast.simulation import stragglers
 from multicast.simulation.runner import Run, Settings
 from multicast.types import Topology
-from tests.planted.later_copies import PLANTED
+from tests.planted.strangers import PLANTED_IN_STORE
 
-BUG = next(bug for bug in PLANTED if bug.name == "DeliveredHidesLater")
+BUG = next(bug for bug in PLANTED_IN_STORE if bug.name == "later_stamp_of_first")
 
 
-def test_it_finds_what_nothing_else_in_the_run_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_what_nothing_else_in_the_run_finds_under_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert BUG.run(BUG.first_seed).violations
-    monkeypatch.setattr(stragglers, "draw", lambda *arguments: None)
+    monkeypatch.setattr(stragglers, "draw", lambda *arguments, **options: None)
     assert not BUG.run(BUG.first_seed).violations
 
 
 def test_it_takes_place_where_windows_pass_in_a_run() -> None:
-    run = Run(registry.load("white_box"), BUG.first_seed, Settings(profile="faults", size="small"))
+    run = Run(registry.load("white_box"), 57, Settings(profile="faults", size="small"))
     assert not run.execute().violations
     assert run.faults["straggler"] == 1
 

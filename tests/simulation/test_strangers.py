@@ -117,6 +117,8 @@ def test_what_comes_from_a_group_before_anybody_has_told_of_it_is_refused_and_en
     options, topology = protocol.specification.options(), Topology({0: (0, 1, 2)}, {1: FOUNDED})
     process = protocol(0, topology_of(topology, 0), options, random.Random(1))
     process.on_start(Saved({}), 1, Outbox())
+    process.on_peer_reset(FOUNDED[0], 1, greeting := Outbox())
+    assert not greeting.sends
     with pytest.raises(PeerError, match="Watermark from group None"):
         process.on_message(FOUNDED[0], Watermark(ZERO), 1, Outbox())
     process.on_message(FOUNDED[0], GroupIs(1, FOUNDED, {}), 1, Outbox())
