@@ -109,13 +109,13 @@ async def executed(replica: LiveReplica, message_id: MessageId, transaction: Tra
     return await answer
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Return once `holds()`; fail after `seconds`."""
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0, pause_s: float = 0.02) -> None:
+    """Return once `holds()`; fail after `seconds`. pause_s: from one look to the next."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"not so after {seconds} s"
-        pause.wait(0.02)
+        pause.wait(pause_s)
 
 
 def leader_of(replica: Replica, shard: int) -> int:
