@@ -94,12 +94,12 @@ class FastCast(ReplicatedSkeen):
         return self.topology.members(message.destinations)
 
     def _refer(self, sender: ProcessId, out: Outbox) -> None:
-        """The leader has got the message, too."""
+        """Say nothing of the leader: the message was sent to all members, so it has it, too."""
 
     # -- the optimistic path ------------------------------------------------------------------------------------------
 
     def _on_proposed(self, entry: Entry, out: Outbox) -> None:
-        """SND-SOFT."""
+        """SND-SOFT: tell the proposed stamp before it is decided."""
         soft = Soft(entry.message.id, self.member.reign.ballot, entry.local)
         out.send(self.topology.members(entry.message.destinations), soft)
 
@@ -124,11 +124,12 @@ class FastCast(ReplicatedSkeen):
     # -- hard stamps --------------------------------------------------------------------------------------------------
 
     def _tell_stamp(self, entry: Entry, out: Outbox) -> None:
-        """SND-HARD."""
+        """SND-HARD: tell the decided stamp."""
         out.send(self.topology.members(entry.message.destinations), self._stamp_of(entry))
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
-        """Commit, if the clock's move to the global timestamp is decided; else it will be, or the slow path."""
+        """All hard stamps are known. If a move of the clock to their maximum is decided, commit; if one is under way,
+        wait for it; else begin one, which is the slow path."""
         late = self.member.log.window.is_late(entry.message.id, final.time)
         if not late and entry.final is None:
             self.member.log.set_final(entry, final)

@@ -70,7 +70,7 @@ class FtSkeen(ReplicatedSkeen):
         out.send(leaders, self._stamp_of(entry))
 
     def _on_stamp(self, sender: ProcessId, stamp: Stamp, now: int, out: Outbox) -> None:
-        """The first stamp of a new leader of another group: it has not got the stamps that went to the old one."""
+        """If it is the first stamp of another group's new leader, tell that leader our stamps: the old one got them."""
         group = self.topology.group_of[sender]
         known = self.leaders[group]
         self._refers(sender, out)
@@ -80,7 +80,7 @@ class FtSkeen(ReplicatedSkeen):
             self._tell_stamps((sender,), pending, False, out)
 
     def _conclude(self, entry: Entry, final: Timestamp) -> None:
-        """Have the global timestamp decided."""
+        """All stamps are known: have the global timestamp decided."""
         if self.member.acting and not entry.concluded and entry.final is None:
             entry.concluded = True
             self.member.advance(entry, final, True)

@@ -311,7 +311,7 @@ class QuasiGenuine(MulticastProtocol):
             self._casts.add(message, self.real_clock(now), now, out)
 
     def _on_cast(self, sender: ProcessId, cast: Cast, now: int, out: Outbox) -> None:
-        """Lines 9-10, at the leader. A gap is left to the sender, who repeats."""
+        """Lines 9-10, at the leader. If a cast before it is missing, it is left to its sender, who repeats both."""
         if cast.sender != sender:
             raise PeerError("a cast in somebody else's name")
         leader = self._leading()
@@ -322,13 +322,14 @@ class QuasiGenuine(MulticastProtocol):
         leader.take_cast(cast, self.paxos.idle, self.real_clock(now))
 
     def _leading(self) -> BarrierLeader | None:
-        """If this process leads."""
+        """What this process knows while it leads; None if it does not."""
         return self.leader if self.paxos.leading else None
 
     # -- optimistic delivery ------------------------------------------------------------------------------------------
 
     def _send_early(self, cast: Cast, out: Outbox) -> None:
-        """Section 3.2: the message to its destinations, and the requests for barriers, before its stamp is decided."""
+        """Section 3.2: send the message to its destinations, and the requests for barriers, before its stamp is
+        decided."""
         if not self.options.optimistic:
             return
         message, rtc = cast.message, cast.rtc
@@ -356,7 +357,8 @@ class QuasiGenuine(MulticastProtocol):
             self._deadlines.by("ahead_wants", now + due - real)
 
     def _take_ahead_wants(self, now: int, out: Outbox) -> int | None:
-        """Requests that were too far ahead of this process's clock: nobody repeats them soon. When to look again."""
+        """Take requests that were too far ahead of this process's clock: nobody repeats them soon. Returns when to look
+        again."""
         ahead, real = self._ahead_wants, self.real_clock(now)
         while ahead and ahead[0][0] <= real:
             self._take_wants(heappop(ahead)[1], out)
@@ -453,8 +455,8 @@ class QuasiGenuine(MulticastProtocol):
     def _forward(
         self, leader: BarrierLeader, sent: Sent, requested: dict[GroupId, Stamp], announced: bool, now: int, out: Outbox
     ) -> None:
-        """Lines 34-37: decided messages to their destinations, requests to those who may block them, and barriers to
-        those who wait for one. announced: it was told with the proposal, to all who can learn it."""
+        """Lines 34-37: send decided messages to their destinations, requests to those who may block them, and barriers
+        to those who wait for one. announced: the proposal has told all this already, to all who can learn it."""
         wants = self._wants(requested)
         for group in self._receivers:
             waiting = wants.pop(group, [])
@@ -472,7 +474,7 @@ class QuasiGenuine(MulticastProtocol):
     def _ordered(
         self, leader: BarrierLeader, group: GroupId, base: Base, items: list[Item], wants: _Wanted
     ) -> Ordered:
-        """To be sent to a group: it is a barrier, too."""
+        """What a group is sent of decided messages; it is a barrier, too."""
         first = base.numbers.get(group, 0) - len(items) + 1
         leader.tells(group, base.last)
         return Ordered(first, items, base.last, wants)
@@ -506,7 +508,7 @@ class QuasiGenuine(MulticastProtocol):
         proposals.clear()
 
     def _on_accepted(self, sender: ProcessId, accepted: Accepted, now: int, out: Outbox) -> None:
-        """An acceptor of the own group, or of another one, tells."""
+        """An acceptor, of the own group or of another one, has accepted."""
         if self.topology.group_of[sender] == self.group:
             self._on_paxos(sender, accepted, now, out)
             return
@@ -515,7 +517,7 @@ class QuasiGenuine(MulticastProtocol):
             self._on_channel(learner.ballot.leader, ordered, now, out)
 
     def _on_proposed(self, sender: ProcessId, proposed: Proposed, now: int, out: Outbox) -> None:
-        """The leader of another group tells."""
+        """The leader of another group has proposed."""
         learner = self._learner(sender, proposed)
         if proposed.ballot.leader != sender:
             raise PeerError("a proposal in somebody else's ballot")
@@ -563,8 +565,8 @@ class QuasiGenuine(MulticastProtocol):
         return now + wait
 
     def _hint(self, now: int, out: Outbox) -> int | None:
-        """At the leader: destinations that do not have everything for longer than a period hear the barrier again, so
-        that they ask."""
+        """At the leader: repeat the barrier to destinations that have lacked something for longer than a period, so
+        that they ask for it."""
         leader, stream = self._leading(), self.stream
         if leader is None:
             return None
@@ -604,7 +606,7 @@ class QuasiGenuine(MulticastProtocol):
                 out.deliver(pending.message, timestamp)
 
     def _delivered(self, message: AppMessage, timestamp: Timestamp, out: Outbox) -> None:
-        """Common to a delivery and an installation."""
+        """What a delivery and an installation have in common."""
         self.early.final(message.id)
         self.log.delivered(message, timestamp, out)
 
@@ -643,7 +645,7 @@ class QuasiGenuine(MulticastProtocol):
     # -- a process that comes too late --------------------------------------------------------------------------------
 
     def _states(self) -> list[State]:
-        """What this process has, in portions."""
+        """The state of this process, in portions."""
         if self.paxos.amnesiac:
             return []
         channels, items = self.channels.state()

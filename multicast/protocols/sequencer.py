@@ -93,7 +93,8 @@ class Sequencer(MulticastProtocol):
         out.send((self._sequencer,), Please(message))
 
     def _check(self, process: ProcessId) -> None:
-        """Whoever sends what only the sequencer says, or to it what only the sequencer is told, is mistaken."""
+        """PeerError if another process says what only the sequencer says, or if this one is told what only the
+        sequencer is told."""
         if process != self._sequencer:
             raise PeerError(f"process {process} is not the sequencer")
 

@@ -70,7 +70,7 @@ class Multicast(msgspec.Struct, array_like=True, tag=1, gc=False):
 
 
 class Propose(msgspec.Struct, array_like=True, tag=2, gc=False):
-    """My group's local timestamp of m. again: I lack yours; tell me once more."""
+    """My group's local timestamp of m. again: I lack yours; tell it once more."""
 
     message: AppMessage
     local: Timestamp
@@ -85,14 +85,14 @@ class Final(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class Reached(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """To oneself: the clock is on disk up to here."""
+    """From a process to itself: its clock is on disk up to here."""
 
     time: int
 
 
 class SkeenOptions(Options, kw_only=True, forbid_unknown_fields=True):
-    """coordinator: stamps go to one process, which tells their maximum: fewer messages, one delay more. retry_us: after
-    which time an unanswered stamp is told again. stability_us: how often watermarks are told."""
+    """coordinator: stamps go to one process, which tells their maximum: fewer messages, one delay more. retry_us: how
+    long a stamp may stay unanswered until it is told again. stability_us: how often watermarks are told."""
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"coordinator": (False, True)}
 
@@ -143,7 +143,7 @@ class Skeen(MulticastProtocol):
         self._clock_on_disk = 0
         self._above: list[tuple[Timestamp, MessageId]] = []
         self._reaching = 0
-        self._found: list[MessageId] = []
+        self._restored: list[MessageId] = []
         self._entries: dict[MessageId, _Entry] = {}
         self._queue = PendingQueue()
         self._window = Window(self.options.dedup_window_us)
@@ -184,7 +184,7 @@ class Skeen(MulticastProtocol):
                 self._retries.add(message_id, now)
                 self._deadlines.by("stamps", now + self.options.retry_us)
                 self._commit_if_complete(message_id, entry)
-        self._found = [i for i, entry in self._entries.items() if not entry.delivered]
+        self._restored = [i for i, entry in self._entries.items() if not entry.delivered]
         self._deliver(out)
 
     def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
@@ -217,7 +217,7 @@ class Skeen(MulticastProtocol):
         self._stamp(multicast.message, now, out)
 
     def _stamp(self, message: AppMessage, now: int, out: Outbox) -> _Entry | None:
-        """Fig. 1, lines 8-12. None if the message is settled already."""
+        """Fig. 1, lines 8-12: stamp the message, unless that was done. None if it is settled already."""
         self._check_destinations(message)
         entry = self._entries.get(message.id)
         if entry is not None or self._log.known(message.id):
@@ -232,7 +232,7 @@ class Skeen(MulticastProtocol):
         return entry
 
     def _addressees(self, message: AppMessage) -> tuple[ProcessId, ...]:
-        """To whom a new stamp is told."""
+        """The processes to which a new stamp is told."""
         if self.options.coordinator:
             return (self._coordinator(message),)
         return self.topology.members(message.destinations)
@@ -246,7 +246,7 @@ class Skeen(MulticastProtocol):
         out.send_durable(to, Propose(entry.message, entry.stamps[self.group], again))
 
     def _on_propose(self, sender: ProcessId, propose: Propose, now: int, out: Outbox) -> None:
-        """Fig. 1, lines 13-19."""
+        """Fig. 1, lines 13-19: take another group's stamp, and commit when all are there."""
         group = self.topology.group_of[sender]
         if group not in propose.message.destinations:
             raise PeerError(f"group {group} stamps a message that is not for it")
@@ -300,8 +300,9 @@ class Skeen(MulticastProtocol):
             raise AssertionError(f"{message.id.hex()} has final timestamps {entry.final} and {message.final}")
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
-        """It was delivered: nobody needs it from this sender. Or this process has forgotten the message and stamped a
-        late copy of it."""
+        """The message was delivered elsewhere: it need not be submitted again. If this process holds it as pending
+        although its deliveries are beyond that, it has forgotten the message and stamped a late copy, and drops
+        that."""
         self._submissions.remove(known.id)
         entry = self._entries.get(known.id)
         if entry is not None and not entry.delivered and known.final <= self._log.timestamp:
@@ -311,7 +312,8 @@ class Skeen(MulticastProtocol):
             self._deliver(out)
 
     def _commit_if_complete(self, message_id: MessageId, entry: _Entry) -> None:
-        """Fig. 1, lines 14-16."""
+        """Fig. 1, lines 14-16: the final timestamp, once all stamps are known. The message is committed when the clock
+        is on disk up to there."""
         if entry.final is None and entry.told and len(entry.stamps) == len(entry.message.destinations):
             entry.final = max(entry.stamps.values())
         if entry.final is not None:
@@ -335,7 +337,7 @@ class Skeen(MulticastProtocol):
         self._deliver(out)
 
     def _deliver(self, out: Outbox) -> None:
-        """Fig. 1, lines 17-19."""
+        """Fig. 1, lines 17-19: deliver what nothing lower can precede any more."""
         while (due := self._queue.pop()) is not None:
             final, message_id = due
             entry = self._entries[message_id]
@@ -345,7 +347,8 @@ class Skeen(MulticastProtocol):
             self._tell_sender(entry.message, final, out)
 
     def _tell_sender(self, message: AppMessage, final: Timestamp, out: Outbox) -> None:
-        """The first destination tells a sender that cannot see the delivery; all have the message."""
+        """Tell a sender that is no destination, and so cannot see the delivery. Only the first destination does; by
+        then all have the message."""
         origin = self.topology.group_of.get(message.origin)
         if self.group == message.destinations[0] and origin is not None and origin not in message.destinations:
             out.send((message.origin,), Known(message.id, final))
@@ -356,10 +359,10 @@ class Skeen(MulticastProtocol):
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def on_read(self, token: int, now: int, out: Outbox) -> None:
-        found = self._found
-        while found and (found[-1] not in self._entries or self._entries[found[-1]].delivered):
-            found.pop()
-        out.may_read(token, self._log.position if not found else None)
+        restored = self._restored
+        while restored and (restored[-1] not in self._entries or self._entries[restored[-1]].delivered):
+            restored.pop()
+        out.may_read(token, self._log.position if not restored else None)
 
     # -- garbage, timers ----------------------------------------------------------------------------------------------
 

@@ -278,7 +278,7 @@ class Toto(MulticastProtocol):
     # -- what arrives -------------------------------------------------------------------------------------------------
 
     def _on_view_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        """About a view: of a later one it waits until that is entered."""
+        """A message about a view. If the view is a later one, the message waits until that is entered."""
         if message.view == self.record.number:
             self._of_view[type(message)](sender, message, now, out)
         elif message.view > self.record.number and len(self._early) < self.options.early_max:
@@ -369,7 +369,7 @@ class Toto(MulticastProtocol):
         out.put(_cast_key(cast), _encode(cast), carries=cast.messages)
 
     def _tell(self, to: tuple[ProcessId, ...], ask: bool, out: Outbox) -> None:
-        """What this member holds."""
+        """Tell the others what this member holds."""
         if self.view.me is None or not to:
             return
         if to is self.view.members:
@@ -377,7 +377,7 @@ class Toto(MulticastProtocol):
         out.send_durable(to, Receipt(self.record.number, list(self.view.held), ask))
 
     def _take(self, cast: Cast, out: Outbox) -> None:
-        """From its author, or a copy."""
+        """Take a cast, which comes from its author or as a copy."""
         view = self.view
         if cast.author not in view.index or len(cast.past) != view.n:
             raise PeerError(f"a cast of {cast.author} in view {view.number}")
@@ -422,7 +422,7 @@ class Toto(MulticastProtocol):
                 self._deliver(message, cast.stamp, out)
 
     def _deliver(self, message: AppMessage, stamp: int, out: Outbox) -> None:
-        """The next message of the order."""
+        """Deliver the next message of the order."""
         self.time = max(self.time + 1, stamp)
         self._mine.pop(message.id, None)
         timestamp = Timestamp(self.time, 0)
@@ -444,7 +444,8 @@ class Toto(MulticastProtocol):
     # -- repairs ------------------------------------------------------------------------------------------------------
 
     def _on_ask(self, sender: ProcessId, ask: Ask, now: int, out: Outbox) -> None:
-        """A copy vouches for nothing but its author, who has it on disk, or for this process in a flush."""
+        """Answer with copies. A copy proves only that its author has the cast on disk or, in a flush, that this process
+        has."""
         if self.view.me is None:
             return
         copies = (cast for span in ask.spans for cast in self.view.copies(span))
@@ -453,8 +454,8 @@ class Toto(MulticastProtocol):
             out.send_durable((sender,), Copies(self.record.number, casts))
 
     def _ask_for_gaps(self, authors: Collection[ProcessId], now: int, out: Outbox) -> None:
-        """Ask for casts of these authors that did not arrive: those who hold them, one after the other. Who has given
-        some may lack the rest itself."""
+        """Ask for casts of these authors that did not arrive. Those who hold them are asked one after the other: one
+        that has given some may lack the rest itself."""
         view = self.view
         asks: dict[ProcessId, list[Span]] = {}
         for author, first, last in view.gaps():
@@ -468,8 +469,8 @@ class Toto(MulticastProtocol):
             self._ask(holder, spans, now, out)
 
     def _ask(self, holder: ProcessId, spans: list[Span], now: int, out: Outbox) -> None:
-        """Ask one process for casts; not again before it has answered, or a period is over. Its answer is limited, and
-        has the rest asked for."""
+        """Ask one process for casts, and not again before it has answered or a period is over. Its answer is limited in
+        size; the rest is asked for again."""
         at, _ = self._asked.get(holder, (now - self.options.retry_us, None))
         if now - at >= self.options.retry_us:
             self._asked[holder] = (now, {author for author, _, _ in spans})
@@ -479,7 +480,7 @@ class Toto(MulticastProtocol):
         self._deadlines.by("retry", now + self.options.retry_us)
 
     def _retry(self, now: int, out: Outbox) -> None:
-        """Something takes long: what was lost?"""
+        """Something takes long: ask for what may have been lost."""
         view = self.view
         gaps = view.gaps()
         if view.me is not None and not self.record.stopped:
@@ -549,7 +550,7 @@ class Toto(MulticastProtocol):
             self._retry_by(now)
 
     def _on_new_view(self, instance: int, new: NewView, now: int, out: Outbox) -> None:
-        """A decision. The first one for a number counts."""
+        """A view was decided. Of several decisions with one number the first one counts."""
         if new.number <= self.record.number:
             return
         if not new.members:
@@ -601,7 +602,7 @@ class Toto(MulticastProtocol):
         return bool(self.peers) and (not self.record.complete or self.paxos.stranded)
 
     def _ask_for_state(self, out: Outbox) -> None:
-        """From one member of the group after the other."""
+        """Ask the members of the group for their state, one after the other."""
         self._state_turn += 1
         peer = self.peers[self._state_turn % len(self.peers)]
         if self._target is not None and not self.paxos.stranded:
@@ -631,8 +632,9 @@ class Toto(MulticastProtocol):
         return outside and any(map(int.__gt__, order.ordered, self.view.held))
 
     def _complete_if_due(self, out: Outbox) -> None:
-        """All deliveries from before the view are here: this process can go on by itself. Outside a view that is being
-        flushed, it takes over how far the order has come: then it can finish the view with the casts of the rest."""
+        """If all deliveries from before the view are here, this process can go on by itself. Outside a view that is
+        being flushed, it takes over how far the order has come: then it can finish the view with the casts of the
+        rest."""
         state = self._target
         if state is None or self.log.position < state.position:
             return
@@ -692,7 +694,7 @@ class Toto(MulticastProtocol):
     # -- for people ---------------------------------------------------------------------------------------------------
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
-        """Everybody is equal; whoever coordinates is in the view for sure."""
+        """All members are equal; the coordinator is certainly in the view."""
         members = self.topology.groups[group]
         if self.paxos.promised.leader in members:
             return self.paxos.promised.leader

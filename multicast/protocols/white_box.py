@@ -131,21 +131,22 @@ class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
 
 
 class NewLeaderAck(Vote, array_like=True, tag=6, gc=False):
-    """Its `joined` is the paper's cballot."""
+    """A vote. Its `joined` is the paper's cballot."""
 
     entries: list[EntryState]
     clock: int
 
 
 class NewState(State, array_like=True, tag=7, gc=False):
-    """reach: the leader's last delivery."""
+    """The state that a new leader's group begins with. reach: the leader's last delivery."""
 
     entries: list[EntryState]
     clock: int
 
 
 class Stamps(msgspec.Struct, array_like=True, tag=12, gc=False):
-    """ACCEPT again, of many messages, without their payloads. ask: they wait for you; a leader tells its own stamps."""
+    """The stamps of many messages, told again without their payloads. ask: the sender waits for the receiver's stamps
+    of them; a leader answers with its own."""
 
     group: GroupId
     ballot: Ballot
@@ -250,7 +251,7 @@ class WhiteBox(MulticastProtocol):
     # -- normal operation (Fig. 4, lines 1-34) ------------------------------------------------------------------------
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
-        """Line 1."""
+        """Line 1: send m to the leaders of its destinations, as far as they are known."""
         self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
         if not self.log.known(message.id):
             self._submissions.add(message, now)
@@ -261,7 +262,7 @@ class WhiteBox(MulticastProtocol):
         return tuple(self.leaders[g].leader for g in message.destinations)
 
     def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
-        """Lines 3-9."""
+        """Lines 3-9: the leader stamps m and sends ACCEPT."""
         message = multicast.message
         groups = message.destinations
         if self.group not in groups:
@@ -287,7 +288,7 @@ class WhiteBox(MulticastProtocol):
             out.send(self.topology.members(others), Accept(message.id, self.group, self.leadership.joined, local, None))
 
     def _refers(self, sender: ProcessId, out: Outbox) -> bool:
-        """Whether this process does not lead; then it says who does, as far as it knows."""
+        """Tell the sender who leads, if this process does not; returns whether it does not."""
         if self.election.state is LEADER:
             return False
         joined = self.leadership.joined
@@ -297,7 +298,7 @@ class WhiteBox(MulticastProtocol):
         return True
 
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:
-        """Lines 10-16."""
+        """Lines 10-16: hold the stamp of one destination group."""
         if self.topology.group_of[sender] != accept.group or accept.ballot.leader != sender:
             raise PeerError(f"an ACCEPT for group {accept.group} from process {sender}")
         entry = self.entries.of_stamp(accept.id, accept.local, accept.group == self.group, now)
@@ -319,7 +320,8 @@ class WhiteBox(MulticastProtocol):
             self._accept_if_complete(entry, out)
 
     def _accept_if_complete(self, entry: Entry, out: Outbox) -> None:
-        """Lines 11-16, once the ACCEPTs of all destination groups are there."""
+        """Lines 11-16, once the ACCEPTs of all destination groups are there: store the stamp, advance the clock, and
+        note that it is to be acknowledged."""
         vector = entry.vector
         if vector is None or not self.election.takes_part:
             return
@@ -348,7 +350,8 @@ class WhiteBox(MulticastProtocol):
         self._acks.clear()
 
     def _on_accept_ack(self, sender: ProcessId, ack: AcceptAck, now: int, out: Outbox) -> None:
-        """Lines 17-23."""
+        """Lines 17-23: the leader counts acknowledgements, and commits what a quorum of every group has
+        acknowledged."""
         if self.election.state is not LEADER or self.leadership.joined not in ack.ballots:
             return
         committed = False
@@ -372,12 +375,12 @@ class WhiteBox(MulticastProtocol):
             self._deliver_ready(out)
 
     def _changes_nothing(self, ack: AcceptAck) -> bool:
-        """Whether all that it acknowledges is committed, or waits for others, too."""
+        """Whether this acknowledgement may come later: each of its messages is committed, or waits for others, too."""
         entries = [entry for message_id in ack.ids if (entry := self.entries.get(message_id)) is not None]
         return not any([e.phase != COMMITTED and self.quorums.lacks_one(e, ack.ballots) for e in entries])
 
     def _deliver_ready(self, out: Outbox) -> None:
-        """Lines 21-23."""
+        """Lines 21-23: the leader tells its group to deliver what is next in timestamp order."""
         while (due := self._queue.pop()) is not None:
             entry = self.entries[due[1]]
             if not entry.sent:
@@ -390,7 +393,7 @@ class WhiteBox(MulticastProtocol):
         out.send(self.election.members, Deliver(entry.id, self.leadership.joined, entry.local, entry.final, position))
 
     def _on_deliver(self, sender: ProcessId, deliver: Deliver, now: int, out: Outbox) -> None:
-        """Lines 24-31."""
+        """Lines 24-31: deliver on the leader's word; if a delivery before this one is missing, fetch it first."""
         if not self.election.takes_part or self.leadership.joined != deliver.ballot:
             return
         if sender != self.leadership.joined.leader:
@@ -404,14 +407,15 @@ class WhiteBox(MulticastProtocol):
             out.catch_up(sender)
 
     def _has_time_here(self, deliver: Deliver) -> bool:
-        """Only who multicast m waits for its delivery: the others have time until the next ACCEPT."""
+        """Whether a DELIVER need not be handled at once. Only the process that multicast m waits for the delivery; the
+        others have time until the next ACCEPT."""
         return (message := self._payload(deliver.id)) is None or message.origin != self.self_id
 
     def _has_time_elsewhere(self, deliver: Deliver) -> bool:
         return (message := self._payload(deliver.id)) is None or message.origin not in self.election.others
 
     def _deliver_next(self, deliver: Deliver, out: Outbox) -> bool:
-        """Lines 26-31. False if a delivery before this one, or its payload, is missing."""
+        """Lines 26-31. Returns False if a delivery before this one, or its payload, is missing."""
         entry = self.entries.get(deliver.id)
         if deliver.position != self.log.position + 1 or entry is None or entry.message is None:
             return False
@@ -427,7 +431,7 @@ class WhiteBox(MulticastProtocol):
         return True
 
     def _on_duplicate_deliver(self, entry: Entry | None, deliver: Deliver, out: Outbox) -> None:
-        """Deviation 3."""
+        """Deviation 3: store the phase and the timestamps of what was delivered already."""
         known = self.log.known(deliver.id)
         if known is not None and known[1] == deliver.position and known[0] != deliver.final:
             raise AssertionError(f"Invariant 3b: {deliver.id.hex()} delivered at {known} and {deliver}")
@@ -441,7 +445,7 @@ class WhiteBox(MulticastProtocol):
             self._save_entry(entry, out)
 
     def _delivered(self, entry: Entry, out: Outbox) -> None:
-        """Common to a delivery and an installation."""
+        """What a delivery and an installation have in common."""
         message, final = entry.message, entry.final
         assert message is not None and final is not None
         entry.position = self.log.add(entry.id, message.destinations, final, out)
@@ -488,7 +492,7 @@ class WhiteBox(MulticastProtocol):
     # -- retries and late copies --------------------------------------------------------------------------------------
 
     def _retry(self, now: int, out: Outbox) -> int:
-        """Deviation 5."""
+        """Deviation 5: a leader tells its stamps again, and asks for those it lacks."""
         asked: dict[tuple[ProcessId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id in self._retries.due(now):
             entry = self.entries.get(message_id)
@@ -504,7 +508,8 @@ class WhiteBox(MulticastProtocol):
         return self._retries.wake(now)
 
     def _on_stamps(self, sender: ProcessId, message: Stamps, now: int, out: Outbox) -> None:
-        """Deviation 5."""
+        """Deviation 5: take each stamp as an ACCEPT, ask for payloads that are missing, and answer with the own
+        stamps."""
         own = message.group == self.group
         lacked: list[MessageId] = []
         answers: dict[tuple[GroupId, ...], list[tuple[MessageId, Timestamp]]] = {}
@@ -538,8 +543,7 @@ class WhiteBox(MulticastProtocol):
         return entry is None or entry.phase == START
 
     def _on_resent(self, sender: ProcessId, copies: list[AppMessage], out: Outbox) -> None:
-        """A follower, or the leader of another group, gets what it lacked; with it the stamps of what this process
-        leads."""
+        """This process has sent copies of messages that the other lacked. A follower gets their stamps, too."""
         stamps = []
         for message in copies:
             self._retries.answered(message.id)
@@ -553,7 +557,7 @@ class WhiteBox(MulticastProtocol):
         return entry.message if (entry := self.entries.get(message_id)) is not None else None
 
     def _on_copy(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
-        """This process lacked it. A follower waits for its leader's stamps."""
+        """A message that this process lacked. A leader stamps it; a follower waits for its leader's stamp."""
         if self.election.state is LEADER:
             self._on_multicast(sender, Multicast(message), now, out)
             return
@@ -567,8 +571,8 @@ class WhiteBox(MulticastProtocol):
 
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """Deviation 7: the sender of a message need not repeat it, and a leader that holds it as pending drops it. A
-        leader that has not delivered so far yet asks its own group: one that
-        voted for it may have delivered m since, from a peer's journal, and other groups have settled m by now."""
+        leader that has not delivered so far yet asks its own group first: one that voted for it may have delivered m
+        since, from a peer's journal, and other groups have settled m by now."""
         self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
         if self.election.state is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
@@ -597,19 +601,19 @@ class WhiteBox(MulticastProtocol):
     # -- leader change (Fig. 4, lines 35-68): what parts.leadership asks for ------------------------------------------
 
     def vote(self) -> NewLeaderAck:
-        """Line 41."""
+        """Line 41: what this process tells a candidate that it promises to follow."""
         ballots = self.election.promised, self.leadership.joined
         return NewLeaderAck(*ballots, self.log.position, self._states(), self.clock.value)
 
     def state(self) -> NewState:
-        """Line 56; and for those who come late."""
+        """Line 56, once more, for those who come late: the leader's present state."""
         return NewState(self.leadership.joined, self.log.position, self._states(), self.clock.value)
 
     def _states(self) -> list[EntryState]:
         return [e.state() for e in self.entries.values() if e.phase >= ACCEPTED and e.message is not None]
 
     def choose(self, votes: dict[ProcessId, NewLeaderAck]) -> NewState:
-        """Lines 44-56."""
+        """Lines 44-56: the state to begin with, from the votes of a quorum."""
         latest = max(vote.joined for vote in votes.values())
         chosen: dict[MessageId, EntryState] = {}
         for _, vote in sorted(votes.items()):
@@ -646,11 +650,12 @@ class WhiteBox(MulticastProtocol):
         self.clock.save(out)
 
     def accepted(self, out: Outbox) -> Joined:
-        """Line 62."""
+        """Line 62: the answer to NEW_STATE."""
         return Joined(self.leadership.joined)
 
     def confirmed(self, now: int, out: Outbox) -> None:
-        """Lines 63-68 at a leader. A follower accepts what came in this ballot before its state did."""
+        """Lines 63-68 at a leader: a quorum has its state, so it begins to lead. A follower accepts what came in this
+        ballot before its state did."""
         if self.election.state is LEADER:
             self._begin_to_lead(now, out)
             return
@@ -679,7 +684,8 @@ class WhiteBox(MulticastProtocol):
         self._reads.read(token, out)
 
     def _fresh_from(self) -> int | None:
-        """The last delivery announced; None until all that this leader took over is among them, or was dropped."""
+        """The position from which on a read is fresh: the last delivery announced. None until everything that this
+        leader took over is announced or dropped."""
         taken_over = self._taken_over
         while taken_over:
             entry = self.entries.get(taken_over[-1])
@@ -689,18 +695,18 @@ class WhiteBox(MulticastProtocol):
         return self._announced
 
     def ended(self, now: int, out: Outbox) -> None:
-        """Lines 36 and 40: nothing to do; whoever does not take part stamps, accepts and delivers nothing."""
+        """Lines 36 and 40. Nothing to do: a process that does not take part stamps, accepts and delivers nothing."""
 
     def beat(self, out: Outbox) -> None:
         out.send(self.election.others, Heartbeat(self.leadership.joined, self._announced, self.election.resigning))
 
     def heard(self, heartbeat: Heartbeat, out: Outbox) -> None:
-        """Deviation 6."""
+        """Deviation 6: fetch the deliveries that the leader has announced and that have not come."""
         if heartbeat.position > self.log.position:
             out.catch_up(heartbeat.ballot.leader)
 
     def _on_returned(self, sender: ProcessId, returned: Returned, now: int, out: Outbox) -> None:
-        """Deviation 11."""
+        """Deviation 11: a member that had lost its disk is back."""
         self.log.forget_watermark(sender)
         self.election.on_returned(sender, returned, now, out)
 
@@ -714,7 +720,8 @@ class WhiteBox(MulticastProtocol):
         self._settled(self.log.on_watermark(sender, told, out), out)
 
     def _settled(self, ids: list[MessageId], out: Outbox) -> None:
-        """Nobody needs them any more, but perhaps a later copy."""
+        """Drop messages that nobody needs any more. What is held under the id of one and is not delivered is a later
+        copy: that stays."""
         self._drop([i for i in ids if (entry := self.entries.get(i)) is None or entry.position], out)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:

@@ -59,7 +59,7 @@ class PrimCastReachNotAwaited(PrimCast):
     has all that any of its voters has delivered before it computes T.)"""
 
 
-@rewrite("on_read", "if not found else None", "")
+@rewrite("on_read", "if not restored else None", "")
 class SkeenForgetsDeliveries(Skeen):
     """A process answers with what its disk says that it has delivered, though it may have delivered more in an earlier
     life."""
