@@ -68,7 +68,7 @@ class Elections(Checker):
         self._votes: dict[ProcessId, dict[Ballot, _Votes]] = {}
         self._judged: dict[ProcessId, Ballot] = {}
         self._begun: dict[ProcessId, tuple[Ballot, int]] = {}
-        self._positions: dict[ProcessId, dict[tuple[Ballot, ProcessId], int]] = {}
+        self._positions: dict[ProcessId, dict[tuple[Ballot, ProcessId], tuple[int, int]]] = {}
         self._acting: dict[ProcessId, Ballot] = {}
         self._joiners: dict[ProcessId, dict[Ballot, set[ProcessId]]] = {}
         self._leading: dict[ProcessId, Ballot] = {}
@@ -91,7 +91,7 @@ class Elections(Checker):
             if kind in _VOTES:
                 votes.setdefault(args[1].ballot, _Votes()).add(args[0], args[1])
             elif kind == "Position":
-                self._positions[node.pid][args[1].ballot, args[0]] = args[1].position
+                self._positions[node.pid][args[1].ballot, args[0]] = args[1].position, node.clock()
             elif kind == "Joined" or (kind == "Accept" and hasattr(args[1], "length")):  # PrimCast's
                 self._joiners[node.pid].setdefault(args[1].ballot, set()).add(args[0])
         elif handler == "on_peer_reset":
@@ -154,7 +154,9 @@ class Elections(Checker):
         if member is None or not member.reign.acting or self._acting.get(node.pid) == member.reign.ballot:
             return
         ballot = self._acting[node.pid] = member.reign.ballot
-        told = [at for (of, _), at in self._positions[node.pid].items() if of == ballot]
+        since = node.clock() - node.protocol.options.election_timeout_us  # who is dead may have delivered more
+        positions = self._positions[node.pid].items()
+        told = [at for (of, _), (at, when) in positions if of == ballot and when >= since]
         self._positions[node.pid].clear()
         if member.log.is_behind:
             self._wrong(node, ballot, "acts, and has delivered what comes later in the log")

@@ -89,3 +89,16 @@ def test_a_leader_knows_the_stamp_that_it_accepted_as_a_follower(held: int, repo
 def test_who_wins_an_epoch_that_never_begins_counts_on_nothing_in_it() -> None:
     """A quorum has promised it and promises a rival the next one, which has a proposal of an epoch before both."""
     assert run_seed(registry.load("primcast"), 92000, SMALL).violations == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "seed"),
+    [
+        pytest.param("white_box", 105, id="what a later copy has taken the place of was settled"),
+        pytest.param("white_box", 200194, id="a leader had a later copy of what others still know"),
+        pytest.param("fastcast", 200061, id="a probe waits behind a late copy"),
+        pytest.param("fastcast", 200069, id="who told its position and died does not count"),
+    ],
+)
+def test_what_is_no_fault_of_a_protocol_is_not_called_one(protocol: str, seed: int) -> None:
+    assert run_seed(registry.load(protocol), seed, SMALL).violations == []
