@@ -76,7 +76,7 @@ def serve(
     own = resolved(config, os.environ, flags)
     set_up_logging()
     if bootstrap is not None:
-        lost_disk = asyncio.run(_settled(directory, config, me, certificates)) or lost_disk
+        lost_disk = asyncio.run(_wait_to_begin(directory, config, me, certificates)) or lost_disk
     try:
         lock = ReplicaLock(claim(directory, config, replica_id, lost_disk))
     except OSError as error:
@@ -105,10 +105,10 @@ def _without_room(error: OSError, directory: Path, replica_id: ProcessId) -> Exc
     return ConfigError(f"{home}: no room is left on its disk, and to begin takes some: make room, then start it again")
 
 
-async def _settled(
+async def _wait_to_begin(
     directory: Path, config: ClusterConfig, me: ReplicaConfig, certificates: Certificates | None
 ) -> bool:
-    """See `wait_to_begin`. SIGTERM ends the waiting as Ctrl-C does."""
+    """See `founding.wait_to_begin`. SIGTERM ends the waiting as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
