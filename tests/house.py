@@ -416,6 +416,7 @@ Classes = Mapping[str, list[ast.ClassDef]]
 _DOTTED = re.compile(r"(?<![\w./-])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _QUOTED = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`")
 _FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)+[\w-]+\.(?:py|md)\b")
+_IN_FILE = re.compile(r"`([\w/-]+\.py):([A-Za-z_]\w*)(?:\.(\w+))?`")
 
 ROOMS = (
     "multicast", "multicast.parts", "multicast.runtime", "multicast.simulation", "multicast.simulation.experiments",
@@ -452,12 +453,23 @@ def stale_references(modules: Modules) -> list[str]:
 
 def stale(text: str, package: str, modules: Modules, classes: Classes) -> list[str]:
     """What a text in `package` refers to and is not there: `package.module.name`, `module.name` and `Class.member` in
-    backticks, and paths of files."""
+    backticks, paths of files, and `file.py:Class.member` with its path."""
     names = [name for name in _DOTTED.findall(text) if name.split(".")[0] in (*PACKAGES, *FOLDERS)]
     names += [name for name in _QUOTED.findall(text) if name not in names]
     found = [name for name in names if _is_stale(name, package, modules, classes)]
     here = ("", *(f"{folder}/" for folder in ("multicast", "multicast/simulation", "kvstore", "spark_etl", "tests")))
-    return found + [path for path in _FILE.findall(text) if not any((ROOT / (h + path)).exists() for h in here)]
+    found += [path for path in _FILE.findall(text) if not any((ROOT / (h + path)).exists() for h in here)]
+    for path, name, member in _IN_FILE.findall(text):
+        files = [ROOT / (h + path) for h in here if (ROOT / (h + path)).exists()]
+        if files and not any(_is_in_file(file, name, member, classes) for file in files):
+            found.append(f"{path}:{name}" + (f".{member}" if member else ""))
+    return found
+
+
+def _is_in_file(path: Path, name: str, member: str, classes: Classes) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named = [node for node in _classes_in(tree) if node.name == name]
+    return any(member in _members(node, classes) for node in named) if member else name in _names(tree)
 
 
 def _is_stale(name: str, package: str, modules: Modules, classes: Classes) -> bool:
