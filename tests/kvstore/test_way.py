@@ -1,8 +1,7 @@
-"""The page on the way of a put (`kvstore/WAY.md`) names what there is, and a put goes that way."""
+"""A put goes the way that its page (`kvstore/WAY.md`) names; that the names exist is checked of all pages."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
 import sys
@@ -21,24 +20,6 @@ from tests.multicast.live import eventually
 PAGE = (ROOT / "kvstore" / "WAY.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`([\w/]+\.py):([\w.]+)`")
 AFTERWARDS = "## Afterwards"
-
-
-def functions(path: Path) -> set[str]:
-    """`function` and `Class.method` of a file."""
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-            found |= {f"{node.name}.{method.name}" for method in methods}
-    return found
-
-
-def test_every_function_that_is_named_exists() -> None:
-    named = NAMED.findall(PAGE)
-    assert len(named) > 50
-    assert [f"{path}:{name}" for path, name in named if name not in functions(ROOT / path)] == []
 
 
 def test_the_steps_are_numbered() -> None:
