@@ -19,9 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Fit for many tiny frames: nothing of their queries is compiled, and all of Java."""
+    """Fit for many tiny frames: nothing of their queries is compiled, nor looked through for what comes twice; all of
+    Java is compiled."""
     directory: Path = tmp_path_factory.mktemp("spark")
     with spark_session(directory, "local[2]", "1g", lasting=True) as session:
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
         session.conf.set("spark.sql.shuffle.partitions", "1")
         yield session
