@@ -29,6 +29,7 @@ from multicast import registry
 from multicast.application import Application
 from multicast.batch import Batch
 from multicast.journal import Journal
+from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX, Completed, Delivered, Installed
 from multicast.simulation.disk import SimulatedDisk
@@ -280,6 +281,13 @@ class SimulatedCluster:
         if self._checkpoint_rng.random() < CHECKPOINT_CHANCE:
             with suppress(OSError):  # it dies of the disk soon
                 node.checkpoints.advance()
+        if node.protocol.role() == REMOVED:
+            self.world.schedule(self.world.now, self._end, node, node.life)
+
+    def _end(self, node: Node, life: int) -> None:
+        """It was removed, as it has been told: as `kvstore.host` ends it, and whenever it begins again."""
+        if node.life == life:
+            self.world.crash(node.pid, power=False)
 
     def _on_flushed(self, node: Node, number: int) -> None:
         self.dropping.at_flush(node)
