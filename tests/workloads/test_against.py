@@ -158,7 +158,7 @@ def test_a_whole_run_tells_both(
 
 
 @needs_etcd
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_an_interruption_leaves_nothing(temporary: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "workloads", "bench", "--against", "etcd", "--seconds", "60"]
     environment = {**os.environ, "TMPDIR": str(temporary)}

@@ -109,7 +109,7 @@ def test_a_bad_option_is_refused_before_anything_is_started() -> None:
     assert clusters() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGINT])
 def test_an_interruption_leaves_nothing(temporary: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "workloads", "bench", "--protocols", "sequencer", "--seconds", "60"]
     environment = {**os.environ, "TMPDIR": str(temporary)}
