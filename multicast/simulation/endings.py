@@ -61,7 +61,7 @@ _SOON_US = 15 * DELTA_US
 """What can wait waits for so long meanwhile: longer than most protocols take. Who has multicast the probe must not
 notice."""
 _QUIET_US_MAX = 1_000_000
-_COPIES_US = 2_000_000
+_COPIES_US = 1_500_000
 """So long clients may go on to repeat themselves."""
 _LEFT = ("pending", "submitted", "entries", "outgoing", "unsettled")
 """Of `MulticastProtocol.describe`: what a process keeps only as long as somebody may need it."""
@@ -292,7 +292,7 @@ class Endings:
                     return
                 if warm and self._probe.sent and all(map(world.belongs, (sender, *self._probe.members))):
                     late = list(self._late(begun, sender))
-                    if late and self._options.dedup_window_us and not again:
+                    if late and 0 < 2 * self._options.dedup_window_us < _COPIES_US and not again:
                         world.run_for(_COPIES_US)  # perhaps a late copy was in its way, until somebody recognised it
                         continue
                     for text in late:
