@@ -179,7 +179,11 @@ class GroupLog:
         for entry in self.entries.values():
             known = self._delivered.known(entry.message.id)
             if known is not None and entry.local <= known[0]:
-                entry.final, entry.position = known
+                later = [local for local in self._locals[entry.message.id] if entry.local < local <= known[0]]
+                if later:  # an earlier copy: settled before its group stamped that one
+                    entry.position, entry.settled = saved.position, True
+                else:
+                    entry.final, entry.position = known
             elif not entry.logged:  # installed, settled and forgotten
                 entry.position, entry.settled = saved.position, True
         self.rebuild_queue()

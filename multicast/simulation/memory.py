@@ -77,7 +77,7 @@ def _replicated(p: Any) -> Memory:
     saved = p.specification.name == "ft_skeen"  # a fast one finds the final timestamp again
     entries = {
         e.local: (e.message.id, e.logged, "delivered and forgotten")
-        if e.position and p.log.known(e.message.id) is None
+        if e.position and (p.log.known(e.message.id) or (None, 0))[1] != e.position
         else (e.message.id, e.logged, e.final if saved or e.position else None, e.position)
         for e in log.entries.values()
     }

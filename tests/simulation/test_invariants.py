@@ -96,9 +96,10 @@ def test_who_wins_an_epoch_that_never_begins_counts_on_nothing_in_it() -> None:
     [
         pytest.param("white_box", 105, id="what a later copy has taken the place of was settled"),
         pytest.param("white_box", 200194, id="a leader had a later copy of what others still know"),
+        pytest.param("ft_skeen", 200105, id="an entry of each copy of a message begins a life"),
         pytest.param("fastcast", 200061, id="a probe waits behind a late copy"),
         pytest.param("fastcast", 200069, id="who told its position and died does not count"),
     ],
 )
-def test_what_is_no_fault_of_a_protocol_is_not_called_one(protocol: str, seed: int) -> None:
+def test_late_copies_and_the_dead_accuse_nobody(protocol: str, seed: int) -> None:
     assert run_seed(registry.load(protocol), seed, SMALL).violations == []
