@@ -126,6 +126,7 @@ def test_a_log_that_nobody_reads_keeps_nobody_from_serving_and_from_ending(proce
 
 def test_who_does_not_want_to_wait_for_a_disk_that_hangs_says_it_twice(process: Process) -> None:
     process.start()
+    process.fail(Faults(sync_ms=10))  # so that the loop does not wait for the next one itself
     assert process.add() and process.running is not None
     process.fail(Faults(sync_ms=30_000))
     waiting = threading.Thread(target=process.add)
