@@ -2,10 +2,10 @@
 
 Theory of operation. A host (TCP or simulated) puts inputs in (`receive`, `submit`, `request`, ...), and calls `run`,
 which drains them through the protocol and the application and returns a `Batch`: journal bytes to append and sync as
-one, messages that may leave at once, answers for clients, and when to wake up. That is the only way out. The batch's
-flush is an input, too (`flushed`): what waited for it leaves with the next run. While a flush is under way further
-batches may be run; flushes complete in order. A message behind a waiting one to the same peer waits too: one FIFO per
-link.
+one, messages that may leave at once, answers for clients, and when to wake up. The batch's flush is an input, too
+(`flushed`): what waited for it leaves with the next run, or before, in a batch of its own (`released`). Nothing leaves
+but in a `Batch`. While a flush is under way further batches may be run; flushes complete in order. A message behind a
+waiting one to the same peer waits too: one FIFO per link.
 
 Final deliveries are numbered here, go to the application and into the journal. `recover` brings back what a journal
 holds. A process that missed deliveries fetches them from a peer's journal (`CatchUpRequest`, `CatchUpReply`).
@@ -146,11 +146,13 @@ class Engine:
         return not self._inputs and not self._batch.sends
 
     def receive(self, peer: ProcessId, data: bytes) -> bool:
-        """An encoded message of a peer, new and in order. Returns whether to `run` for it; two that can wait may be
-        what something waits for together. PeerError: close the link."""
-        channel, message = self.codec.decode(data)
+        """An encoded message of a peer, new and in order: whether to `run` for it. PeerError: close the link."""
+        return self._put_in(peer, *self.codec.decode(data))
+
+    def _put_in(self, sender: ProcessId, channel: int, message: Any) -> bool:
+        """Whether to `run` for it: two that can wait may be what something waits for together."""
         waits = not self._inputs and self.protocol.can_wait(message)
-        self._inputs.append((_MESSAGE, peer, channel, message))
+        self._inputs.append((_MESSAGE, sender, channel, message))
         return not waits
 
     def submit(self, message: AppMessage) -> None:
@@ -181,19 +183,27 @@ class Engine:
         """One of `Batch.staging` is, or could not be kept."""
         self._inputs.append((_STAGED, chunk, kept, None))
 
-    def flushed(self, number: int) -> None:
-        """Batch `number` and all before it are on disk: what waited for that, for peers or for this process, leaves or
-        is handled in the next run, for which it is time."""
+    def flushed(self, number: int) -> bool:
+        """Batch `number` and all before it are on disk: what waited for that leaves with the next run, or with
+        `released`. Returns whether to `run` for what this process has told itself."""
         self._flushed = number
         while self._flush_positions and self._flush_positions[0][0] <= number:
             self._durable = self._flush_positions.popleft()[1]
-        own = self._held_to_self
+        own, hurried = self._held_to_self, False
         while own and own[0][0] <= number:
             _, channel, message = own.popleft()
-            self._inputs.append((_MESSAGE, self.self_id, channel, message))
+            hurried = self._put_in(self.self_id, channel, message) or hurried
         if released := self._lanes.release(number):
             self._batch.sends += released
             self._batch.hurried = True
+        return hurried
+
+    def released(self) -> Batch:
+        """A batch of nothing but what may leave by now: somebody waits for it, and there may be nothing to run for."""
+        batch = Batch(self._batch.number - 1)
+        batch.sends, self._batch.sends = self._batch.sends, []
+        batch.hurried, self._batch.hurried = self._batch.hurried, False
+        return batch
 
     # -- batches ------------------------------------------------------------------------------------------------------
 

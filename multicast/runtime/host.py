@@ -407,14 +407,13 @@ class Host:
         """The writer has written every batch up to this one."""
         if self._state not in ("running", "stopping", "closing"):
             return
-        unflushed = self._unflushed
-        while unflushed and unflushed[0] <= number:
-            unflushed.popleft()
-        self.engine.flushed(number)
-        self._run()  # what waited for the disk leaves
-        if self._state == "failed":
-            return
         try:
+            unflushed = self._unflushed
+            while unflushed and unflushed[0] <= number:
+                unflushed.popleft()
+            hurried = self.engine.flushed(number)
+            self._links.send(self.engine.released().sends)
+            self._links.flush()
             self._links.flushed(unflushed[0] - 1 if unflushed else self._batches)
             self._pause()
             self._aside.flushed()
@@ -422,7 +421,12 @@ class Host:
                 self._on_flushed(number)
         except Exception as error:
             self._fail(error)
+            return
         self._told_of_progress()
+        if hurried:
+            self._schedule()
+        else:
+            self._run_soon()  # the protocol has to hear what is durable
 
     def _tell_clock(self) -> None:
         """In the log: the wall clock is off, or no longer."""

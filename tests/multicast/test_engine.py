@@ -192,19 +192,38 @@ def test_with_everything_on_disk_a_durable_message_leaves_at_once(bench: Bench) 
     assert bench.released == [(1, "vote"), (2, "vote")]
 
 
-def test_what_a_flush_releases_leaves_with_the_next_batch_and_only_there(bench: Bench) -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_what_a_flush_releases_leaves_once_with_the_next_run_or_before(bench: Bench, before: bool) -> None:
     def script(out: Outbox) -> None:
         out.put(b"k", b"v")
         out.send_durable((1,), Note("vote"))
         out.send_durable((0,), Note("own"))
 
     batch = bench.run(script)
-    assert batch.urgent and bench.engine.idle
-    bench.engine.flushed(batch.number)
-    assert not bench.engine.idle and bench.released == [] and bench.protocol.heard == []
-    assert bench.run().hurried
+    assert batch.urgent and bench.engine.idle and not bench.engine.released().sends
+    assert bench.engine.flushed(batch.number) and not bench.engine.idle
+    assert bench.released == [] and bench.protocol.heard == []
+    if before:
+        released = bench.engine.released()
+        assert released.hurried and released.number == batch.number and not released.journal
+        bench.note(released.sends)
+        assert bench.released == [(1, "vote")] and bench.protocol.heard == []
+    assert bench.run().hurried is not before
     assert bench.released == [(1, "vote")] and bench.protocol.heard == [(0, "own")]
     assert bench.run().sends == []
+
+
+@pytest.mark.parametrize("can_wait", [True, False])
+def test_a_flush_is_a_reason_to_run_unless_what_was_told_oneself_can_wait(bench: Bench, can_wait: bool) -> None:
+    def script(out: Outbox) -> None:
+        out.put(b"a", b"1")
+        out.send_durable((0,), Note("own"))
+
+    bench.protocol.handlers[Note] = Handler(lambda *_: None, can_wait=lambda note: can_wait)
+    batch = bench.run(script)
+    assert bench.engine.flushed(batch.number) is not can_wait
+    bench.run()
+    assert bench.protocol.heard == [(0, "own")]
 
 
 def test_without_a_write_of_its_own_a_durable_message_waits_for_the_last_one(bench: Bench) -> None:
