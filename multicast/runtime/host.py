@@ -423,10 +423,8 @@ class Host:
             self._fail(error)
             return
         self._told_of_progress()
-        if hurried:
-            self._schedule()
-        else:
-            self._run_soon()  # the protocol has to hear what is durable
+        run = self._schedule if hurried else self._run_soon  # for the protocol has to hear what is durable
+        run()
 
     def _tell_clock(self) -> None:
         """In the log: the wall clock is off, or no longer."""
