@@ -56,6 +56,6 @@ def test_large_blocks_stay_out_of_the_heap_though_others_were_freed(how: str, ma
 @_GLIBC
 @pytest.mark.parametrize(("how", "alone"), [("compact", True), ("as it is", False)])
 def test_threads_have_no_heaps_of_their_own(how: str, alone: bool) -> None:
-    """As it is, a later thread takes the heap of one that has ended, if that has quite ended: there are two, or more."""
+    """As it is, a later thread takes the heap of one that has ended, if that has quite ended: two, or more."""
     found = subprocess.run([sys.executable, "-c", _THREAD, how], capture_output=True, text=True, check=True)
     assert (found.stdout.count("<heap nr=") == 1) is alone
