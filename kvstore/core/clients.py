@@ -196,7 +196,17 @@ class Clients:
         real = self._real_clock(now)
         now = real or now
         age = now - created_us(message_id)
-        if age > self._window_us and self._store.remembered(message_id) is None:
+        old = age > self._window_us and self._store.remembered(message_id) is None
+        if not real and (old or -age > self._clock_ahead_us_max):
+            # Its own clock alone may be the one that is wrong: another replica knows, or this one will.
+            how_far = f"{abs(age) / 1e6:.1f} s {'before' if age > 0 else 'after'} what its own clock shows"
+            return Refused(
+                "not_ready",
+                f"this replica does not know the time yet, and the id was made {how_far}",
+                True,
+                "not_applied",
+            )
+        if old:
             return Refused(
                 "id_expired",
                 f"the id was made {age / 1e6:.1f} s ago by this server's clock ({now / 1e6:.3f} s since 1970); "
@@ -211,7 +221,7 @@ class Clients:
                 f"the id was made {-age / 1e6:.1f} s ahead of this server's clock ({now / 1e6:.3f} s since 1970); "
                 f"at most {self._clock_ahead_us_max / 1e6:g} s are allowed",
                 False,
-                "not_applied" if real and -age > 2 * self._clock_ahead_us_max else "unknown",
+                "not_applied" if -age > 2 * self._clock_ahead_us_max else "unknown",
             )
         return None
 

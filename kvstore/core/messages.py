@@ -81,7 +81,8 @@ class Refused(msgspec.Struct):
     forgotten, it is "id_expired" again), "timeout" (no answer in WAIT_US_MAX), "no_majority" (one of its shards cannot
     take anything now; the message names the shard that is waited for), "full", "compacted" (what stood at that version
     is no longer known; the message names the oldest version of which it is), "future" (no version is that great yet),
-    "lagged" (who watches is too slow); of a Lookup "unknown_or_forgotten".
+    "lagged" (who watches is too slow), "not_ready" (this replica does not know the time yet, by which the id could be
+    judged); of a Lookup "unknown_or_forgotten".
     """
 
     code: str

@@ -99,8 +99,9 @@ class Replica(Application):
     leader_of: the protocol's. digest_every: the state's digest is part of the outcome of every delivery whose number is
         a multiple of this; 0: of none.
     part_retry_us: how long to wait for parts before pulling them. clock_ahead_us_max: how far ahead of this replica's
-        clock the creation of an id may be. real_clock: the protocol's; what ids are compared with, and `now` where it
-        knows nothing. rng: for the ids of messages. leader_reads: the protocol's `Specification.leader_reads`.
+        clock the creation of an id may be. real_clock: the protocol's; what ids are compared with. Where it knows
+        nothing, by `now` only what may wait is refused. rng: for the ids of messages.
+    leader_reads: the protocol's `Specification.leader_reads`.
     shared_reads: False: what no leader can answer alone is ordered.
     has_majority, waits_for: the protocol's. full(), silent_us: see `Shards`.
     """

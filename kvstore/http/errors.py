@@ -20,6 +20,7 @@ STATUS_OF_REFUSAL = {
     "unknown_or_forgotten": 404,
     "id_reused": 422,
     "expired": 409,
+    "not_ready": 503,
     "overloaded": 503,
     "stopping": 503,
     "no_majority": 503,

@@ -33,6 +33,22 @@ def test_ids_outside_the_window_are_refused_with_the_clock(offset_us, code, outc
     assert "1700000000.000 s since 1970" in refused.message and bench.multicast() == []
 
 
+@pytest.mark.parametrize("offset_us", [-WINDOW - 1_000_000, 15_000_000, 25_000_000])
+def test_by_its_own_clock_alone_a_replica_judges_no_id_for_good(offset_us):
+    """It may be its clock that is wrong: it has just begun, and has heard too few others."""
+    known = [0]
+    bench = Bench(real_clock=lambda now: known[0] and now)
+    bench.request(write(key(0)), new_message_id(NOW + offset_us, 1))
+    (refused,) = bench.answers()
+    assert (refused.code, refused.retryable, refused.outcome) == ("not_ready", True, "not_applied")
+    assert bench.multicast() == []
+    bench.request(write(key(0)), new_message_id(NOW, 1))
+    assert len(bench.multicast()) == 1, "what fits both clocks is taken"
+    known[0] = 1
+    bench.request(write(key(0)), new_message_id(NOW + offset_us, 1))
+    assert [refused.retryable for refused in bench.answers()] == [False]
+
+
 @pytest.mark.parametrize(
     ("message_id", "transaction", "text"),
     [
