@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from multicast.protocol import PeerError
 from multicast.types import ProcessId
 from multicast.wire import SnapshotChunk, SnapshotRequest
 
@@ -18,7 +19,7 @@ class Batch:
     reads: (peer, position): read deliveries from the journal, or that they are gone, for `Engine.found`. rows: (peer,
     request): read what the application holds for a snapshot, for `Engine.found`. staging: chunks to stage, in order,
     each followed by `Engine.staged` (`multicast.snapshot`).
-    faulty: (peer, what it did): close that link. wake_at: the next instant at which to run, None for none.
+    faulty: (peer, the PeerError): close that link. wake_at: the next instant at which to run, None for none.
     """
 
     __slots__ = (
@@ -35,5 +36,5 @@ class Batch:
         self.reads: list[tuple[ProcessId, int]] = []
         self.rows: list[tuple[ProcessId, SnapshotRequest]] = []
         self.staging: list[SnapshotChunk] = []
-        self.faulty: list[tuple[ProcessId, str]] = []
+        self.faulty: list[tuple[ProcessId, PeerError]] = []
         self.wake_at: int | None = None

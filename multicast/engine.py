@@ -277,7 +277,7 @@ class Engine:
                 else:
                     self._on_host_message(a, c, now)
             except PeerError as error:
-                self._batch.faulty.append((a, str(error)))
+                self._batch.faulty.append((a, error))
         elif kind == _REQUEST:
             self.application.on_request(a, b, now, self._app_out)
         elif kind == _SUBMIT:

@@ -35,6 +35,10 @@ class PeerError(Exception):
     """A peer sent what no correct peer sends. The host closes that link and goes on; our own bugs crash instead."""
 
 
+class Stranger(PeerError):
+    """Its sender is of a group of which nobody has told yet: an added one, whose link comes again."""
+
+
 class Overloaded(Exception):
     """`on_submit` refuses: too many messages are pending. Nothing was multicast; try again later."""
 
@@ -296,10 +300,11 @@ class MulticastProtocol:
         out.may_read(token, None)
 
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
-        """A message of `specification.messages` arrived. May raise PeerError; of group None: nobody has told of it."""
+        """A message of `specification.messages` arrived. May raise PeerError, and Stranger."""
         handler, group = self.handlers[type(message)], self.topology.group_of.get(sender)
         if (handler.own_group and group != self.group) or (group is None and type(message) is not GroupIs):
-            raise PeerError(f"{type(message).__name__} from group {group}")
+            wrong = PeerError if group is not None else Stranger
+            raise wrong(f"{type(message).__name__} from group {group}")
         handler.call(sender, message, now, out)
 
     def can_wait(self, message: Any) -> bool:

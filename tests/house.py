@@ -45,7 +45,7 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("multicast.lanes", ("multicast.types",)),
     ("multicast.recorder", ("multicast.protocol", "multicast.records", "multicast.types")),
     ("multicast.catch_up", ("multicast.types",)),
-    ("multicast.batch", ("multicast.types", "multicast.wire")),
+    ("multicast.batch", ("multicast.protocol", "multicast.types", "multicast.wire")),
     ("multicast.snapshot", ("multicast.batch", "multicast.protocol", "multicast.types", "multicast.wire")),
     ("multicast.engine", tuple(f"multicast.{m}" for m in LIBRARY_PURE)),
     ("multicast.parts", ("multicast.types", "multicast.membership", "multicast.protocol")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from multicast.protocol import PeerError
+from multicast.protocol import PeerError, Stranger
 from multicast.types import GroupId, ProcessId, Topology
 
 
@@ -41,7 +41,7 @@ class Peers:
         return others[attempt % len(others)] if others else None
 
     def check(self, sender: ProcessId, shard: GroupId, what: str) -> None:
-        """PeerError unless `sender`, who speaks for `shard`, is one of its replicas; of group None: nobody has told
-        of it."""
+        """PeerError unless `sender`, who speaks for `shard`, is one of its replicas; Stranger if none is known."""
         if (group := self.shard_of.get(sender)) != shard:
-            raise PeerError(f"{what} of shard {shard} from group {group}")
+            wrong = PeerError if group is not None else Stranger
+            raise wrong(f"{what} of shard {shard} from group {group}")

@@ -385,8 +385,8 @@ class Host:
         else:
             links.flush_soon()
         self._aside.carry_out(batch)
-        for peer, reason in batch.faulty:
-            links.close_faulty(peer, reason)
+        for peer, error in batch.faulty:
+            links.close_faulty(peer, str(error))
         self._wake_at = batch.wake_at
         self._set_timer()
         if self.engine.protocol.clock_off != self._clock_off:

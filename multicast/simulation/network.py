@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from multicast.journal import READ_BYTES
-from multicast.protocol import PeerError
+from multicast.protocol import PeerError, Stranger
 from multicast.session import QUEUE_FRAMES_MAX
 from multicast.simulation.scene import FOREVER, Link, Node, Scene
 from multicast.types import ProcessId
@@ -82,9 +82,6 @@ class Conditions(msgspec.Struct, kw_only=True, frozen=True):
 
 class TooManyFrames(Exception):
     """Far more was sent than there is to say."""
-
-_STRANGER = " from group None"
-"""Of a `PeerError`: the receiver will hear of that group."""
 
 
 class Network:
@@ -321,13 +318,13 @@ class Network:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def refuse(self, node: Node, peer: ProcessId, reason: str) -> None:
+    def refuse(self, node: Node, peer: ProcessId, error: PeerError) -> None:
         """The process closes the link from this peer."""
-        if reason.endswith(_STRANGER):
+        if isinstance(error, Stranger):
             self._break(self._links[peer, node.pid])
             self._lost_memory(node, peer)
         else:
-            self._scene.report("peer error", f"process {node.pid} calls process {peer} faulty: {reason}")
+            self._scene.report("peer error", f"process {node.pid} calls process {peer} faulty: {error}")
 
     def reset(self, a: ProcessId, b: ProcessId) -> None:
         """Break the connection from a to b."""

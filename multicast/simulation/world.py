@@ -317,8 +317,8 @@ class World(Scene):
                 self.network.flushed(*taken)
         if (whole := catching_up.carry_out(node, batch, self.conditions.catch_up_bytes)) is not None:
             self.schedule(self.now, self._install, node, node.life, whole)
-        for peer, reason in batch.faulty:
-            self.network.refuse(node, peer, reason)
+        for peer, error in batch.faulty:
+            self.network.refuse(node, peer, error)
         wake_at = node.wake_at = batch.wake_at
         if wake_at is not None and wake_at - node.begun_us < node.timer_at:
             self._set_timer(node)
