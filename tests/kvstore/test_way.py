@@ -77,15 +77,18 @@ async def test_a_put_goes_this_way(tmp_path: Path) -> None:
     try:
         async with serving(tmp_path, made) as [replica]:
             reader, writer = await asyncio.open_connection(replica.me.host, replica.me.http_port)
-            sys.setprofile(tracer)
-            writer.write(b"PUT /v1/kv/k HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\n\r\nv")
-            answer = await reader.readuntil(b"\r\n\r\n")
-            answered = len(tracer.entered)
-            await eventually(lambda: set(afterwards) <= set(tracer.entered[answered:]), "it is in LMDB")
-            sys.setprofile(None)
-            writer.close()
+            try:
+                began = len(tracer.entered)
+                sys.setprofile(tracer)
+                writer.write(b"PUT /v1/kv/k HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\n\r\nv")
+                answer = await reader.readuntil(b"\r\n\r\n")
+                answered = len(tracer.entered)
+                # Since it began: the interval of commits may have passed before the answer was read here.
+                await eventually(lambda: set(afterwards) <= set(tracer.entered[began:]), "it is in LMDB")
+            finally:
+                sys.setprofile(None)
+                writer.close()
     finally:
-        sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert not_passed(way, tracer.entered[:answered]) == []
