@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from multicast.types import Topology
-from tests.multicast.live import Cluster
+from tests.multicast.live import BarePeer, Cluster
 
 
 @pytest.fixture
@@ -39,5 +39,7 @@ async def clusters(tmp_path: Path) -> AsyncIterator[Any]:
         return made[-1]
 
     yield make
+    for peer in list(BarePeer.connected):
+        await peer.close()
     for cluster in made:
         await cluster.stop()

@@ -7,7 +7,7 @@ import random
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from multicast import registry
 from multicast.batch import Batch
@@ -128,7 +128,10 @@ class Cluster:
 
 
 class BarePeer:
-    """Plays process `me` towards one host: greets, sends frames, reads acknowledgements."""
+    """Plays process `me` towards one host: greets, sends frames, reads acknowledgements. connected: those that nobody
+    has closed yet."""
+
+    connected: ClassVar[set[BarePeer]] = set()
 
     def __init__(self, address: tuple[str, int]):
         self.address = address
@@ -137,6 +140,7 @@ class BarePeer:
 
     async def connect(self) -> None:
         self.reader, self.writer = await asyncio.open_connection(*self.address)
+        self.connected.add(self)
 
     async def greet(self, hello: Hello) -> Welcome:
         await self.connect()
@@ -165,6 +169,7 @@ class BarePeer:
             return True
 
     async def close(self) -> None:
+        self.connected.discard(self)
         self.writer.close()
         try:
             await self.writer.wait_closed()

@@ -22,7 +22,7 @@ from multicast.runtime import host as host_module
 from multicast.runtime import writer as writer_module
 from multicast.runtime.clock import Clock
 from multicast.types import AppMessage, Topology, new_message_id
-from tests.multicast.live import CLUSTER, BarePeer, Cluster, eventually, hello, soon
+from tests.multicast.live import CLUSTER, DEADLINE_S, BarePeer, Cluster, eventually, hello, soon
 from tests.multicast.scripted import Note
 from tests.ports import free_ports
 
@@ -178,7 +178,7 @@ async def test_the_timer_follows_wake_at(clusters: Any) -> None:
     protocol.on_tick = on_tick
     host._schedule()
     await eventually(lambda: len(ticks) >= 2)
-    assert 30_000 <= ticks[1] - ticks[0] < 5_000_000
+    assert 30_000 <= ticks[1] - ticks[0] < 25_000_000, "microseconds, and not milliseconds"
     await cluster.stop()
 
 
@@ -209,9 +209,9 @@ async def test_a_lone_message_is_written_by_the_loop_itself(
     await cluster.start(disk=Watched(tmp_path / "0"))
     await eventually(lambda: cluster.flushed[0])
     by_loop.clear()
-    for number in range(5):
-        await cluster.multicast(0, b"%d" % number)
-    assert any(by_loop)
+    async with asyncio.timeout(DEADLINE_S):
+        while not any(by_loop):  # whenever the loop is late it leaves that to the thread
+            await cluster.multicast(0, b"alone")
     await cluster.stop()
 
 
@@ -389,6 +389,7 @@ async def test_a_disk_error_stops_the_host_and_releases_nothing(clusters: Any, t
     await cluster.connected()
     await cluster.multicast(0, b"good")
     await eventually(lambda: cluster.payloads(1) == [b"good"])
+    await eventually(lambda: cluster.hosts[0].status()["unwritten_bytes"] == 0, "the thread is done")
     disk.gate.clear()
     disk.failing = True
     await cluster.multicast(0, b"lost")

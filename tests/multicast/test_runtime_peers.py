@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from multicast import wire
+from multicast.runtime import outgoing
 from multicast.runtime.greeting import encode_greeting
 from multicast.runtime.outgoing import BACKOFF_MIN_S
 from multicast.types import AppMessage, Topology
@@ -20,6 +22,14 @@ TWO = Topology({0: (0, 1)})
 THREE = Topology({0: (0, 1, 2)})
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_over")
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a test takes, its host does not tell of peers that are not there, nor takes a connection for a good
+    one because it lasted."""
+    monkeypatch.setattr(outgoing, "MISSING_S", math.inf)
+    monkeypatch.setattr(outgoing, "STEADY_S", math.inf)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +77,7 @@ async def test_a_process_that_is_refused_tries_again_slowly_and_says_so_once(clu
     server = await asyncio.start_server(refuse, *cluster.addresses[1])
     with capture_logs() as logs:
         await cluster.start(0)
-        await eventually(lambda: len(attempts) == 6)
+        await eventually(lambda: len(attempts) >= 6)
         await cluster.stop()
     server.close()
     await server.wait_closed()

@@ -145,7 +145,7 @@ async def test_a_disk_that_hangs_is_told_of_and_when_it_does_no_longer(
     await eventually(lambda: bench.told == [True])
     bench.disk.gate.set()
     await eventually(lambda: bench.told == [True, False])
-    assert bench.flushed == [1, 2]
+    await eventually(lambda: bench.flushed == [1, 2])
     await eventually(lambda: bench.writer._looking is None, "nobody looks any more")
 
 
