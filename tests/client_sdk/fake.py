@@ -32,6 +32,7 @@ from kvstore.api.shard_map import ShardMap
 from kvstore.core.messages import Refused
 from kvstore.http import errors, request
 from multicast.types import ZERO, Timestamp
+from tests.ports import free_ports
 
 OPERATORS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 
@@ -50,10 +51,11 @@ class FakeReplica:
         self.port = 0
 
     async def start(self) -> None:
+        """At a port that stays its own when it is stopped."""
+        self.port = self.port or free_ports(1)[0]
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", self.port)
         await site.start()
-        self.port = self.runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def stop(self) -> None:
@@ -100,6 +102,11 @@ class FakeCluster:
     @property
     def urls(self) -> list[str]:
         return [replica.url for replica in self.replicas]
+
+    @property
+    def paths(self) -> set[str]:
+        """Of all that was asked."""
+        return {path for replica in self.replicas for _, path, _ in list(replica.seen)}
 
     def leader(self, key: bytes) -> FakeReplica:
         number = self.leaders[self.shard_map.shard_of(key)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client_sdk import KvError
 from client_sdk.connections import Transport
 from client_sdk.testing import MemoryStore
 from tests.kvstore.live import running_cluster
@@ -24,6 +25,24 @@ class Place:
         """In memory so much time passes at once. Elsewhere it passes by itself, while one waits for what it does."""
         if isinstance(self.target, MemoryStore):
             self.target.advance(seconds)
+
+
+LOSERS_TTL = 10.0
+"""Of who does not get it: so long others wait for him, at most, if he could not say in time that he waits no more."""
+
+
+def is_a_timeout(wait: Callable[[float], object]) -> None:
+    """That others are before for longer than one waits. In so short a time it may be that nobody has answered, either:
+    that is another error, and says nothing."""
+    for seconds in (0.05, 1.0, 20.0):
+        try:
+            wait(seconds)
+        except TimeoutError:
+            return
+        except KvError:
+            continue
+        raise AssertionError("both have it")
+    raise AssertionError("nobody answers")
 
 
 @pytest.fixture(scope="module", params=["memory", "cluster"])

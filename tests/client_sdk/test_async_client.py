@@ -31,6 +31,7 @@ from client_sdk import (
     ResultsForgotten,
     TransactionFailed,
     Unavailable,
+    interactive,
 )
 from client_sdk.hedging import SAVED_MAX, Hedges
 from multicast.types import is_uuid7, new_message_id
@@ -60,8 +61,16 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 def client(cluster: FakeCluster, **options: float) -> AsyncClient:
+    """Which asks nobody else because one is slow: see `hedging`."""
     options = {"timeout": 60.0, "attempt_timeout": 50.0, **options}
-    return AsyncClient(cluster.urls[0], **options)
+    made = AsyncClient(cluster.urls[0], **options)
+    made.attempts.hedges = Hedges(after=3600.0)
+    return made
+
+
+def hedging(store: AsyncClient) -> None:
+    """From now on this client does."""
+    store.attempts.hedges = Hedges()
 
 
 async def test_put_get_delete_round_trip_any_bytes() -> None:
@@ -152,6 +161,7 @@ async def test_scan_reads_every_page_in_order() -> None:
 async def test_a_retry_keeps_its_id_and_applies_once(fault: str) -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
         await store.get("warm")
+        hedging(store)
         cluster.leader(b"n").faults.append(fault)
         result = await store.txn(success=[Add(b"n", 1)])
         assert result.results[0].value == 1
@@ -162,10 +172,12 @@ async def test_a_retry_keeps_its_id_and_applies_once(fault: str) -> None:
         assert len(ids) == 1
 
 
+@pytest.mark.usefixtures("long_suspected")
 @pytest.mark.parametrize("fault", ["not_ready", "reset_before", "hang", "page"])
 async def test_another_replica_is_asked_when_one_fails(fault: str) -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
         await store.put("k", "v")
+        hedging(store)
         bad = cluster.leader(b"k")
         bad.always = fault
         for _ in range(5):
@@ -224,10 +236,11 @@ async def test_a_dead_replica_is_survived_and_used_again_after_its_return() -> N
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("few_attempts")
 async def test_nobody_there_is_unavailable_and_certainly_not_applied() -> None:
     async with FakeCluster() as cluster:
         urls = cluster.urls
-    async with AsyncClient(urls, timeout=0.5) as store:
+    async with AsyncClient(urls, timeout=60.0) as store:
         with pytest.raises(Unavailable) as caught:
             await store.put("k", "v")
         assert caught.value.outcome == "not_applied"
@@ -235,6 +248,7 @@ async def test_nobody_there_is_unavailable_and_certainly_not_applied() -> None:
             await store.get("k")
 
 
+@pytest.mark.usefixtures("few_attempts")
 @pytest.mark.parametrize("fault", ["reset_after", "hang", "late", "garbage"])
 async def test_an_unanswered_write_is_unknown_and_can_be_resolved_by_its_id(fault: str) -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
@@ -256,13 +270,14 @@ async def test_an_unanswered_write_is_unknown_and_can_be_resolved_by_its_id(faul
         assert cluster.rows[b"n"][0] == b"1"
 
 
+@pytest.mark.usefixtures("few_attempts")
 async def test_refusals_alone_are_certainly_not_applied() -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
         await store.get("warm")
         for replica in cluster.replicas:
             replica.always = "not_ready"
         with pytest.raises(Unavailable) as caught:
-            await store.put("k", "v", timeout=1.5)
+            await store.put("k", "v")
         assert (caught.value.code, caught.value.status) == ("not_ready", 503)
 
 
@@ -278,12 +293,13 @@ async def test_a_refusal_after_an_unanswered_attempt_is_unknown() -> None:
             await store.put("other", "v")
 
 
+@pytest.mark.usefixtures("few_attempts")
 async def test_an_id_that_the_caller_brings_may_have_been_sent_before() -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
         for replica in cluster.replicas:
             replica.always = "not_ready"
         with pytest.raises(OutcomeUnknown):
-            await store.put("k", "v", message_id=new_message_id(time.time_ns() // 1000, 6), timeout=1.5)
+            await store.put("k", "v", message_id=new_message_id(time.time_ns() // 1000, 6))
         with pytest.raises(InvalidRequest):
             await store.txn(success=[Put(b"", b"")], message_id=new_message_id(time.time_ns() // 1000, 7))
 
@@ -351,7 +367,7 @@ async def test_a_client_that_was_closed_says_so_and_leaves_nothing_open() -> Non
         await store.get("warm")
         cluster.leader(b"r").always = cluster.leader(b"w").always = "hang"
         read, write = asyncio.create_task(store.get("r")), asyncio.create_task(store.put("w", "1"))
-        await eventually(lambda: any(m == "PUT" for m, _, _ in cluster.leader(b"w").seen))
+        await eventually(lambda: cluster.paths >= {"/v1/kv/r", "/v1/kv/w"})
         tasks = asyncio.all_tasks()
         await store.close()
         with pytest.raises(ClosedClient):
@@ -478,7 +494,8 @@ async def test_transact_runs_again_until_it_commits() -> None:
         assert cluster.rows[b"n"][0] == b"8"
 
 
-async def test_transact_ends_at_its_deadline_with_the_conflict() -> None:
+@patch.object(interactive, "pause", lambda conflicts, *_: 0.01 if conflicts < 3 else 3600.0)
+async def test_transact_ends_with_the_conflict_when_its_time_would_be_over_before_it_is_run_again() -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
 
         async def hopeless(t) -> None:
@@ -489,13 +506,15 @@ async def test_transact_ends_at_its_deadline_with_the_conflict() -> None:
         await store.get("warm")
         async with asyncio.timeout(60):
             with pytest.raises(Conflict):
-                await store.transact(hopeless, timeout=1.0)
+                await store.transact(hopeless)
         assert cluster.rows[b"n"][0] == b"x"
 
 
+@pytest.mark.usefixtures("long_suspected")
 async def test_what_is_unanswered_is_asked_elsewhere_under_the_same_id() -> None:
-    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=60.0, attempt_timeout=50.0) as store:
+    async with FakeCluster() as cluster, client(cluster) as store:
         await store.get("warm")
+        hedging(store)
         bad = cluster.leader(b"n")
         bad.faults.append("hang_after")
         result = await store.txn(success=[Add(b"n", 1)])
@@ -510,8 +529,9 @@ async def test_what_is_unanswered_is_asked_elsewhere_under_the_same_id() -> None
 
 
 async def test_an_answer_that_decides_nothing_does_not_take_the_place_of_the_first() -> None:
-    async with FakeCluster() as cluster, AsyncClient(cluster.urls, timeout=60.0, attempt_timeout=50.0) as store:
+    async with FakeCluster() as cluster, client(cluster) as store:
         await store.get("warm")
+        hedging(store)
         bad = cluster.leader(b"n")
         for replica in cluster.replicas:
             replica.always = "hang" if replica is bad else "not_ready"
@@ -531,7 +551,6 @@ async def test_hedges_are_a_bounded_share() -> None:
     answers = [loop.create_future() for _ in range(100)]
     for answer in answers:
         hedges.watch(answer, lambda: None, again)
-    while hedges._open:
-        await asyncio.sleep(0.001)
+    await eventually(lambda: not hedges._open and not hedges._tasks)
     await hedges.close()
     assert asked == hedges.made == SAVED_MAX, "what was saved before; ten requests save one more, up to that"

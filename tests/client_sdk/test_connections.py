@@ -77,7 +77,7 @@ async def serving(answer: Answer) -> AsyncIterator[tuple[Server, Connections]]:
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
-def get(client: Connections, server: Server, target: str, seconds: float = 5.0) -> asyncio.Task[Received]:
+def get(client: Connections, server: Server, target: str, seconds: float = 60.0) -> asyncio.Task[Received]:
     return asyncio.ensure_future(client.exchange(server.url, "GET", target, "", None, seconds))
 
 
@@ -93,7 +93,7 @@ async def hold(server: Server, target: str, body: bytes) -> bytes:
 
 async def test_many_requests_share_few_connections_and_each_gets_its_answer() -> None:
     async with serving(echo) as (server, client):
-        asked = [client.exchange(server.url, "PUT", f"/{i}", "", b"%d" % i, 5.0) for i in range(300)]
+        asked = [client.exchange(server.url, "PUT", f"/{i}", "", b"%d" % i, 60.0) for i in range(300)]
         answers = await asyncio.gather(*asked)
         assert [a.body for a in answers] == [b"/%d %d" % (i, i) for i in range(300)]
         assert server.connections == CONNECTIONS_MAX
@@ -117,10 +117,16 @@ async def test_a_free_connection_is_preferred_to_one_that_waits() -> None:
         assert (await held).body == b"/held"
 
 
-async def test_a_connection_with_a_late_answer_gets_no_more_requests_and_those_behind_it_are_not_lost() -> None:
+async def test_a_connection_with_a_late_answer_gets_no_more_requests_and_those_behind_it_are_not_lost(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    clock = loop.time
     async with serving(hold) as (server, client):
-        late = [get(client, server, f"/held{i}", 0.1) for i in range(CONNECTIONS_MAX)]
-        behind = get(client, server, "/behind")
+        late = [get(client, server, f"/held{i}", 600.0) for i in range(CONNECTIONS_MAX)]
+        behind = get(client, server, "/behind", 6000.0)
+        await eventually(lambda: len(server.seen) == CONNECTIONS_MAX + 1)
+        monkeypatch.setattr(loop, "time", lambda: clock() + 1000.0)
         for task in late:
             with pytest.raises(TimeoutError):
                 await task
@@ -145,7 +151,7 @@ async def test_where_nobody_listens_nothing_was_sent() -> None:
     client = Connections()
     [port] = free_ports(1)
     with pytest.raises(NotConnected):
-        await client.exchange(f"http://127.0.0.1:{port}", "GET", "/", "", None, 5.0)
+        await client.exchange(f"http://127.0.0.1:{port}", "GET", "/", "", None, 60.0)
     await client.close()
 
 

@@ -65,7 +65,7 @@ def kill(replica: dict[str, Any]) -> None:
 
 
 async def test_keys_and_values_are_any_bytes(directory: Path) -> None:
-    async with AsyncClient(directory) as store:
+    async with AsyncClient(directory, timeout=60.0) as store:
         for key in ODD_KEYS:
             version = await store.put(key, key[::-1] * 3)
             found = await store.get(key)
@@ -82,7 +82,7 @@ async def test_keys_and_values_are_any_bytes(directory: Path) -> None:
 
 
 async def test_transactions_over_both_shards(directory: Path) -> None:
-    async with AsyncClient(directory) as store:
+    async with AsyncClient(directory, timeout=60.0) as store:
         result = await store.txn(
             [Compare(b"t/a", "exists", "==", False)],
             [Put(b"t/a", b"\xff"), Add(b"t/b", 3), Add(b"t/c", -3), Get(b"t/c"), Range(b"t/", 10)],
