@@ -9,11 +9,13 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client_sdk import new_id
 from kvstore import cluster, config, identity
 from kvstore.api.model import Transaction
 from kvstore.core.messages import Answered, Execute, Refused
@@ -54,6 +56,13 @@ class Replica:
     def txn(self, transaction: Any, **headers: str) -> Answer:
         body = transaction if isinstance(transaction, bytes) else json.dumps(transaction).encode()
         return self("POST", "/v1/txn", body, **{"Content_Type": "application/json", **headers})
+
+    def applied(self, transaction: Any) -> Answer:
+        """The answer to a transaction, asked again under its id for as long as nobody leads (see `answered`)."""
+        identity = str(uuid.UUID(bytes=new_id()))
+        answer = answered(lambda: self.txn(transaction, Idempotency_Key=identity))
+        assert answer.status == 200, answer
+        return answer
 
     def raw(self, data: bytes, end: bool = False) -> bytes:
         """Send bytes, and return what comes until the server closes. end: close our side before."""
@@ -116,6 +125,19 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0, pause_s: float 
     while not holds():
         assert time.monotonic() < deadline, f"not so after {seconds} s"
         pause.wait(pause_s)
+
+
+def answered(ask: Callable[[], Answer]) -> Answer:
+    """The answer, as soon as it is another one than that nobody leads, or led in time: on a slow machine that may be so
+    for a while. It may be asked for several times."""
+    answers: list[Answer] = []
+
+    def is_one() -> bool:
+        answers.append(ask())
+        return answers[-1].status not in (503, 504)
+
+    wait_until(is_one)
+    return answers[-1]
 
 
 def leader_of(replica: Replica, shard: int) -> int:

@@ -21,7 +21,7 @@ from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.process import AlreadyRunning, Handle, ReplicaLock, check_port, running
 from kvstore.status import statuses
-from tests.kvstore.live import Replica, leader_of, make_cluster, wait_until
+from tests.kvstore.live import Replica, answered, leader_of, make_cluster, wait_until
 
 SERVE_SECONDS = 90
 
@@ -69,7 +69,7 @@ def refusal(ran: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
-    stopped_afterwards: Path, said: list[str]
+    stopped_afterwards: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = stopped_afterwards
     made = make_cluster(directory, 1, 3, "white_box")
@@ -77,7 +77,7 @@ def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
     assert len(started) == 3
     wait_until(lambda: [line.state for line in statuses(directory)] == ["ready"] * 3)
     for i in range(20):
-        assert http(made, i % 3)("PUT", f"/v1/kv/k{i}", b"%d" % i).status == 200
+        assert answered(lambda i=i: http(made, i % 3)("PUT", f"/v1/kv/k{i}", b"%d" % i)).status == 200
 
     leader = statuses(directory)[leader_of(http(made, 0), 0)]
     assert leader.pid is not None
@@ -94,9 +94,10 @@ def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
     assert again.replica.id == leader.id
     back = http(made, leader.id)
     for i in range(20):
-        assert back("GET", f"/v1/kv/k{i}").body == b"%d" % i
-    assert back("GET", "/v1/kv/after").body == b"x"
+        assert answered(lambda i=i: back("GET", f"/v1/kv/k{i}")).body == b"%d" % i
+    assert answered(lambda: back("GET", "/v1/kv/after")).body == b"x"
 
+    monkeypatch.setattr(cluster, "HTTP_SECONDS", 60.0)  # so long the others may take to be ready
     before = {line.id: line.pid for line in statuses(directory)}
     (anew,) = cluster.restart(directory, said.append, only=[rest[0]])
     changed = [line.id for line in statuses(directory) if line.pid != before[line.id]]
@@ -203,7 +204,7 @@ def test_whatever_can_start_starts_and_the_rest_is_named(stopped_afterwards: Pat
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SERVE_SECONDS, check=False)
     assert (ran.returncode, "replica 1: " in ran.stderr, "replica 2: " in ran.stderr) == (1, False, True)
     wait_until(lambda: [line.state for line in statuses(directory)] == ["ready", "ready", "down"])
-    assert http(made, 0)("PUT", "/v1/kv/k", b"x").status == 200
+    assert answered(lambda: http(made, 0)("PUT", "/v1/kv/k", b"x")).status == 200
 
 
 def test_replicas_of_other_machines_are_left_to_them(stopped_afterwards: Path, said: list[str]) -> None:
@@ -289,6 +290,6 @@ def test_a_cluster_listens_in_one_place_and_is_reached_by_another_name(tmp_path:
         told = http(made, 0)("GET", "/v1/cluster").json["shards"][0]["replicas"]
         assert [replica["url"] for replica in told] == [f"http://localhost:{r.http_port}" for r in made.replicas]
         assert all("at http://localhost:" in line for line in said)
-        assert http(made, 1)("PUT", "/v1/kv/a", b"1").status == 200
+        assert answered(lambda: http(made, 1)("PUT", "/v1/kv/a", b"1")).status == 200
     finally:
         cluster.stop_started(tmp_path, started, said.append)

@@ -60,7 +60,7 @@ def answering(answer: bytes) -> Iterator[int]:
 @pytest.mark.parametrize("answer", [one for one in BROKEN if one.id != "half-head"])
 def test_half_an_answer_is_none(answer: bytes) -> None:
     with answering(answer) as port, pytest.raises(OSError, match=r"broke off|no answer in HTTP: .*SSH"):
-        fetch(f"http://127.0.0.1:{port}/readyz")
+        fetch(f"http://127.0.0.1:{port}/readyz", 60.0)
 
 
 @pytest.mark.parametrize("answer", [one for one in BROKEN if one.id != "half-head"])

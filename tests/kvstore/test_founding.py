@@ -131,7 +131,7 @@ def test_one_command_is_right_at_the_first_start_and_after_the_loss_of_a_disk(tm
             running.append(ended.enter_context(start(replica)))
             ended.callback(running[-1].kill)
         wait_until(lambda: all(map(is_ready, made.replicas)), 60)
-        with Client(made.replicas[0].url) as client:
+        with Client(made.replicas[0].url, timeout=60) as client:
             client.put("a", "1")
             running[2].kill()
             running[2].wait()

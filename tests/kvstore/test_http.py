@@ -19,7 +19,7 @@ import pytest
 
 from kvstore.api.shard_map import ShardMap
 from multicast.types import new_message_id
-from tests.kvstore.live import Answer, Replica, running_cluster
+from tests.kvstore.live import Answer, Replica, running_cluster, wait_until
 
 BODY_BYTES_MAX = 2_000_000
 IN_FLIGHT = 64
@@ -342,7 +342,7 @@ def test_pages_of_a_scan_cover_both_shards_in_key_order(replicas: list[Replica],
 def test_all_pages_of_a_scan_of_a_bank_under_transfers_add_up(replicas: list[Replica], key: str) -> None:
     accounts = [f"{key}-{i:02}" for i in range(12)]
     replicas[0].txn({"success": [{"op": "put", "key": account, "value": "100"} for account in accounts]})
-    done, moved = threading.Event(), [0, 0]
+    done, moved, scans = threading.Event(), [0, 0], list[list[int]]()
 
     def transfer(teller: int) -> None:
         rng = random.Random(teller)
@@ -360,16 +360,20 @@ def test_all_pages_of_a_scan_of_a_bank_under_transfers_add_up(replicas: list[Rep
             token = page["next_page_token"]
         return values
 
+    def enough() -> bool:
+        """Scans while both transfer."""
+        scans.append(scan())
+        return len(scans) >= 25 and min(moved) > 0 and scans[0] != scans[-1]
+
     with ThreadPoolExecutor(2) as pool:
         tellers = [pool.submit(transfer, teller) for teller in range(2)]
         try:
-            scans = [scan() for _ in range(25)]
+            wait_until(enough, pause_s=0.0)
         finally:
             done.set()
         for teller in tellers:
             teller.result()
-    assert [(len(values), sum(values)) for values in scans] == [(12, 1200)] * 25
-    assert min(moved) > 0 and scans[0] != scans[-1]
+    assert {(len(values), sum(values)) for values in scans} == {(12, 1200)}
 
 
 def test_what_was_overwritten_or_deleted_can_be_read_at_its_version_through_any_replica(

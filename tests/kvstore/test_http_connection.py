@@ -402,7 +402,7 @@ async def test_a_small_body_that_stalls_is_refused_however_much_time_its_client_
 
 
 async def test_a_whole_body_that_waits_for_room_is_not_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvstore.http.calls.LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("kvstore.http.calls.LEAST_SECONDS", 60.0)
     async with serving(FakeNode(done), in_flight_bytes_max=1 << 20) as client:
         calls = client.api.calls
         assert calls.ordering.take_now(1 << 20)
@@ -486,12 +486,14 @@ async def test_a_connection_whose_next_request_cannot_be_found_ends(
 
 
 async def test_connections_that_are_not_used_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.02)
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.01)
     async with serving(FakeNode(never)) as client:
         silent, slow, waiting = [await connect(client) for _ in range(3)]
         slow[1].write(b"GET /v1/kv/a HT")
         waiting[1].write(GET.replace("Host", "X-Timeout-Ms: 200\r\nHost").encode())
+        there = client.server.connections
+        await eventually(lambda: len(client.api.calls) == 1 and any(one._head_since for one in there), "all is read")
+        monkeypatch.setattr(module, "IDLE_SECONDS", 0.02)
         assert await silent[0].read() == await slow[0].read() == b""
         assert (await response(waiting[0]))[0] == 504
         assert await waiting[0].read() == b""
@@ -546,17 +548,21 @@ async def test_bodies_that_never_come_lock_nobody_out(monkeypatch: pytest.Monkey
 
 
 async def test_each_request_has_its_own_deadline_and_a_late_answer_is_forgotten() -> None:
-    node = FakeNode(never)
+    gate = Gate()
+    node = FakeNode(gate.execute)
     async with serving(node) as client:
-        order = []
 
-        async def ask(timeout_ms: int) -> None:
-            status, _, _ = await client("PUT", "/v1/kv/a", b"x", X_Timeout_Ms=str(timeout_ms))
-            order.append((status, timeout_ms))
+        async def ask(key: str, timeout_ms: int) -> int:
+            return (await client("PUT", f"/v1/kv/{key}", b"x", X_Timeout_Ms=str(timeout_ms)))[0]
 
-        await asyncio.gather(*map(ask, (800, 200, 600, 400)))
-        assert order == [(504, 200), (504, 400), (504, 600), (504, 800)]
-        await eventually(lambda: all(task.cancelled() for task in node._under_way.values()))
+        patient = asyncio.create_task(ask("a", 60_000))
+        await eventually(lambda: gate.came == [b"a"])
+        assert [await ask(key, timeout_ms) for key, timeout_ms in (("b", 200), ("c", 20))] == [504, 504]
+        first, *late = node._under_way.values()
+        await eventually(lambda: len(late) == 2 and all(task.cancelled() for task in late))
+        assert not patient.done() and not first.done()
+        gate.open[b"a"].set()
+        assert await patient == 200
 
 
 async def test_nothing_is_kept_for_a_client_that_has_gone() -> None:

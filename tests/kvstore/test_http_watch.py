@@ -121,7 +121,7 @@ async def test_a_replica_that_stops_ends_its_watches() -> None:
         stream = asyncio.create_task(all_of(client, "/v1/watch"))
         await node.answer(Followed([], ONE))
         await node.next()
-        assert await client.api.calls.drain(1.0) == 0
+        assert await client.api.calls.drain(60.0) == 0
         events = await stream
     assert [(event.kind, event.code) for event in events] == [(PROGRESS, ""), (ENDED, "stopping")]
 

@@ -103,7 +103,7 @@ def test_nobody_is_added_while_the_shard_would_wait_for_who_is_dead(
         again = cluster.up(tmp_path, str)
         try:
             again.append(growing.add_replica(tmp_path, 0, "127.0.0.1", "", None, str))
-            assert members_of(replicas[0], 0) == [0, 1, 2, 3]
+            wait_until(lambda: members_of(replicas[0], 0) == [0, 1, 2, 3])
         finally:
             cluster.stop_started(tmp_path, again, str)
 
@@ -159,7 +159,7 @@ def test_who_was_down_when_it_was_removed_is_told_by_whoever_it_greets(tmp_path:
         started = [cluster.start(directory, after, after.replica(0))]
         try:
             wait_until(lambda: cluster.is_ready(started[0].replica))
-            assert members_of(replicas[0], 0) == [0, 1]
+            wait_until(lambda: members_of(replicas[0], 0) == [0, 1])
             started.append(cluster.start(own, config.load(own), config.load(own).replica(2)))
             assert started[1].process.wait(60) in (0, 1), "it is told, or refused, whichever comes first"
             assert "2 was removed from its" in started[1].log.read_text()

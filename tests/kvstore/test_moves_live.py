@@ -14,14 +14,14 @@ from kvstore import cli, config, growing
 from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
 from kvstore.cluster import ClusterError, fetch
 from kvstore.process import Handle
-from tests.kvstore.live import Replica, running_cluster, wait_until
+from tests.kvstore.live import Replica, answered, running_cluster, wait_until
 
 ACCOUNTS = [f"account/{i}" for i in range(20)]
 
 
 def total(kv: Replica) -> int:
     """Of all accounts, at one point of the order."""
-    answer = kv.txn({"success": [{"op": "get", "key": account} for account in ACCOUNTS]})
+    answer = answered(lambda: kv.txn({"success": [{"op": "get", "key": account} for account in ACCOUNTS]}))
     assert answer.status == 200, answer
     return sum(int(result["value"]) for result in answer.json["results"])
 
@@ -29,9 +29,8 @@ def total(kv: Replica) -> int:
 def test_all_slots_of_a_shard_move_under_transfers_and_the_death_of_a_replica(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 2, 3, "white_box") as replicas:
         kv = replicas[4]
-        written = kv.txn({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
-        assert written.status == 200
-        added = kv.txn({"success": [{"op": "add", "key": ACCOUNTS[0], "delta": 0}]})
+        kv.applied({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
+        added = kv.applied({"success": [{"op": "add", "key": ACCOUNTS[0], "delta": 0}]})
         done = threading.Event()
         seen: list[int] = []
 
@@ -42,7 +41,7 @@ def test_all_slots_of_a_shard_move_under_transfers_and_the_death_of_a_replica(tm
                 one, other = ACCOUNTS[i % 20], ACCOUNTS[(7 * i + 1) % 20]
                 operations = [{"op": "add", "key": one, "delta": -1}, {"op": "add", "key": other, "delta": 1}]
                 status = replicas[3 + i % 3].txn({"success": operations}).status
-                assert status in (200, 503), status
+                assert status in (200, 503, 504), status
                 if i % 10 == 0:
                     seen.append(total(kv))
 
@@ -58,16 +57,19 @@ def test_all_slots_of_a_shard_move_under_transfers_and_the_death_of_a_replica(tm
         done.set()
         transfers.join()
         assert set(seen) == {2000} and "moved from shard 0 to shard 1" in said[0]
-        told = ShardMap.from_json(kv("GET", "/v1/cluster").json["shard_map"])
-        assert told.shards == (1,) and told.version > 1
-        wait_until(lambda: ShardMap.from_json(replicas[1]("GET", "/v1/cluster").json["shard_map"]) == told)
-        again = replicas[1].txn(
-            {"success": [{"op": "add", "key": ACCOUNTS[0], "delta": 0}]},
-            Idempotency_Key=added.headers["Idempotency-Key"],
-        )
+
+        def told(replica: Replica) -> ShardMap:
+            return ShardMap.from_json(replica("GET", "/v1/cluster").json["shard_map"])
+
+        wait_until(lambda: told(kv).shards == (1,) and told(kv).version > 1)
+        wait_until(lambda: told(replicas[1]) == told(kv))
+        repeated = {"Idempotency_Key": added.headers["Idempotency-Key"]}
+        adds_nothing = {"success": [{"op": "add", "key": ACCOUNTS[0], "delta": 0}]}
+        again = answered(lambda: replicas[1].txn(adds_nothing, **repeated))
         assert again.json["version"] == added.json["version"], "its id went with its slot"
         assert total(replicas[1]) == 2000
-        refused = replicas[1]("POST", "/v1/moves", b'{"source": 0, "target": 1, "slots": [[5, 5]]}')
+        again_all = b'{"source": 0, "target": 1, "slots": [[5, 5]]}'
+        refused = answered(lambda: replicas[1]("POST", "/v1/moves", again_all))
         assert refused.status == 422 and "not all of these slots are the source's" in refused.json["detail"]
         growing.move_slots(tmp_path, 0, 1, [(0, SLOTS // 2 - 1)], said.append)
         assert said[1:] == ["shard 1 has these slots already"]
@@ -116,17 +118,18 @@ def test_what_was_begun_to_move_goes_before_another_move_begins_or_when_it_is_sa
         for first in range(0, 9000, 1000):
             put(first)
         step(1)
-        assert moves(0)["leaving"]["target"] == 1 and moves(1)["staged_from"] == [0]
+        wait_until(lambda: moves(0)["leaving"]["target"] == 1 and moves(1)["staged_from"] == [0])
         with pytest.raises(ClusterError, match="nothing was given up: shard 0 has begun a move to shard 1 since"):
             growing.give_up(tmp_path, 0, 2, said.append)
         growing.move_slots(tmp_path, 0, 2, [(0, 99)], said.append)
         assert said[0] == "what shard 0 has begun to move to shard 1 is given up" and "to shard 2, in" in said[1]
         nothing = {"leaving": None, "staged_from": [], "old": False}
-        assert [moves(shard) for shard in range(3)] == [nothing] * 3
+        wait_until(lambda: [moves(shard) for shard in range(3)] == [nothing] * 3)
         step(2)
         with pytest.raises(SystemExit) as ended:
             cli.main(["cluster", "move-slots", str(tmp_path), "--from", "0", "--to", "2", "--abandon"])
-        assert ended.value.code == 0 and [moves(shard) for shard in range(3)] == [nothing] * 3
+        assert ended.value.code == 0
+        wait_until(lambda: [moves(shard) for shard in range(3)] == [nothing] * 3)
         growing.give_up(tmp_path, 0, 2, said.append)
         assert said[2:] == ["no such move was begun"]
         owners = ShardMap.from_json(replicas[0]("GET", "/v1/cluster").json["shard_map"]).slots

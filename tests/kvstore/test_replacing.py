@@ -20,7 +20,7 @@ from kvstore.host import LiveReplica
 from kvstore.process import Handle
 from multicast.membership import Membership
 from multicast.runtime.clock import wall_us
-from tests.kvstore.live import Replica, make_cluster
+from tests.kvstore.live import Replica, answered, make_cluster, wait_until
 from tests.kvstore.test_lost_disk import Load
 from tests.kvstore.test_snapshot import ready
 from tests.multicast.live import eventually
@@ -58,7 +58,7 @@ def test_a_replica_is_replaced_under_load(directory: Path) -> None:
     assert after.replica(0).url in [replica["url"] for replica in told["shards"][0]["replicas"]]
     back = Replica(after.replica(0).host, after.replica(0).http_port)
     for key, value in load.acknowledged.items():
-        assert back("GET", f"/v1/kv/{key}").body == value, key
+        assert answered(lambda key=key: back("GET", f"/v1/kv/{key}")).body == value, key
     assert list(directory.glob("replicas/0-replaced-*/journal"))
     assert said[-1].startswith("replica 0 of shard 0 is ready")
     cluster.down(directory, said.append)
@@ -146,7 +146,8 @@ def test_the_new_one_has_a_certificate_for_its_new_name_on_its_machine(directory
     elsewhere, base = tmp_path / "elsewhere", free_base_port(2)
     changes = {"peer_port": base, "http_port": base + 1, "advertise": "localhost"}
     started.append(replacing.replace_replica(directory, 0, changes, elsewhere, str))
-    assert cluster.is_ready(started[-1].replica) and started[-1].replica.url.startswith("https://localhost:")
+    assert started[-1].replica.url.startswith("https://localhost:")
+    wait_until(lambda: cluster.is_ready(started[-1].replica))
     brought = {path.name for path in (elsewhere / config.CERTIFICATES).iterdir()}
     assert brought == {"ca.pem", "replica-0.pem", "replica-0.key"}
     assert config.load(elsewhere).cluster_id == made.cluster_id

@@ -24,7 +24,7 @@ from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.kvstore.live import wait_until
 from tests.ports import free_base_port
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +59,11 @@ def test_a_client_that_trusts_the_authority_reads_and_writes_through_every_repli
     known = config.load(secured)
     for replica in known.replicas:
         assert replica.url.startswith("https://127.0.0.1:")
-        with Client(replica.url, ca=secured / known.tls / certificates.AUTHORITY) as store:
+        with Client(replica.url, timeout=60, ca=secured / known.tls / certificates.AUTHORITY) as store:
             store.put(f"k{replica.id}", "v")
-    with Client(secured) as store:
+    with Client(secured, timeout=60) as store:
         assert [found.key for found in store.scan("k")] == [b"k0", b"k1", b"k2"]
-    assert {line.state for line in statuses(secured)} == {"ready"}
+    wait_until(lambda: {line.state for line in statuses(secured)} == {"ready"})
 
 
 def test_a_client_that_does_not_trust_it_is_told_so_before_its_time_is_over(
@@ -123,9 +123,9 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secured: Path) -> None
     running.send(signal.SIGHUP)
     running.close()
     wait_until(lambda: shown() != before)
-    with Client(secured) as store:
+    with Client(secured, timeout=60) as store:
         store.put("after", "renewal")
-        page = fetch(f"{known.replicas[2].url}/metrics")[1].decode()
+        page = fetch(f"{known.replicas[2].url}/metrics", 60.0)[1].decode()
     (ends,) = re.findall(r"^kvstore_certificate_expires_timestamp_seconds (\S+)$", page, re.MULTILINE)
     assert abs(float(ends) - time.time() - certificates.VALID_DAYS * 86_400) < 3600
 
