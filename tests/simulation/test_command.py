@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from multicast.simulation import worlds
 from multicast.simulation.runner import Outcome, Settings, Summary
+from tests.multicast.live import eventually
 from tests.simulation.conftest import Done
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,20 +128,19 @@ def test_bad_usage_is_one_clear_line(simulate: Callable[..., Done], arguments: t
     assert text in done.stderr
 
 
-def test_an_interrupted_run_prints_what_it_has() -> None:
+async def test_an_interrupted_run_prints_what_it_has(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "run", "--protocol", "skeen", "--seeds", "0:1000000"],
+        [*COMMAND, "run", "--protocol", "skeen", "--seeds", "0:1000000", "--out", str(tmp_path)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    timer = threading.Timer(4.0, process.send_signal, [signal.SIGINT])
-    timer.start()
     try:
+        await eventually(lambda: len(list(tmp_path.iterdir())) > 1, "a seed is over")
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
-        timer.cancel()
         process.kill()
     assert process.returncode == 130
     assert "so far" in out
