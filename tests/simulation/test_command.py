@@ -130,14 +130,15 @@ def test_bad_usage_is_one_clear_line(simulate: Callable[..., Done], arguments: t
 
 async def test_an_interrupted_run_prints_what_it_has(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "run", "--protocol", "skeen", "--seeds", "0:1000000", "--out", str(tmp_path)],
+        [*COMMAND, "run", "--protocol", "skeen", "--seeds", "0:1000000", "--coverage"],
         cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        await eventually(lambda: len(list(tmp_path.iterdir())) > 1, "a seed is over")
+        await eventually(lambda: list(tmp_path.glob("*/reached.*")), "what its first seeds have reached is known")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
