@@ -105,13 +105,13 @@ def test_a_replica_tells_its_service_manager_when_it_serves_and_when_it_stops(tm
     identity.create(tmp_path / "cluster", made)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
+        manager.settimeout(60)
         command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(tmp_path / "cluster"), "--replica", "0"]
         environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as replica:
             try:
                 assert manager.recv(100) == b"READY=1"
-                socket.create_connection(("127.0.0.1", made.replicas[0].http_port), timeout=10).close()
+                socket.create_connection(("127.0.0.1", made.replicas[0].http_port), timeout=60).close()
             finally:
                 replica.terminate()
             assert manager.recv(100) == b"STOPPING=1"

@@ -16,6 +16,7 @@ from multicast import registry
 from multicast.application import Application, ApplicationOutbox
 from multicast.journal import Journal
 from multicast.logs import structlog
+from multicast.protocol import Overloaded
 from multicast.records import Delivered
 from multicast.runtime import FileDisk, Host
 from multicast.runtime.clock import wall_us
@@ -70,6 +71,16 @@ class Teller(Application):
         tell(Event(refused=message.id))
 
 
+async def submit(host: Host, message: AppMessage) -> None:
+    """As soon as the disk keeps up."""
+    while True:
+        try:
+            host.submit(message)
+            return
+        except Overloaded:
+            await asyncio.sleep(0.01)
+
+
 async def run(spec: Spec) -> int:
     """Until standard input ends; the exit status."""
     topology = Topology(spec.groups)
@@ -92,7 +103,7 @@ async def run(spec: Spec) -> int:
     while line := await lines.readline():
         command = msgspec.json.decode(line, type=Command)
         if command.submit is not None:
-            host.submit(command.submit)
+            await submit(host, command.submit)
         elif command.ahead_us is not None:
             ahead_us = command.ahead_us
         else:

@@ -6,6 +6,7 @@ import http.client
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from client_sdk import Client, Compacted, Event
@@ -41,8 +42,8 @@ def transfer(replica: Replica, number: int) -> Timestamp:
 
 
 def test_a_watch_of_two_shards_is_the_order_though_a_leader_dies(tmp_path: Path) -> None:
-    with running_cluster(tmp_path, 2, 3, "white_box") as replicas:
-        client = Client([f"http://{r.host}:{r.port}" for r in replicas], timeout=60)
+    with running_cluster(tmp_path, 2, 3, "white_box") as replicas, ExitStack() as opened_here:
+        client = opened_here.enter_context(Client([f"http://{r.host}:{r.port}" for r in replicas], timeout=60))
         watcher = client.watch("account/", progress=True, timeout=60)
         assert next(watcher).kind == PROGRESS
         opened = replicas[4].applied({"success": [{"op": "put", "key": a, "value": "100"} for a in ACCOUNTS]})
@@ -59,6 +60,7 @@ def test_a_watch_of_two_shards_is_the_order_though_a_leader_dies(tmp_path: Path)
 
         working = threading.Thread(target=transfers)
         working.start()
+        opened_here.callback(working.join)
         seen: list[Timestamp] = []
         state: dict[bytes, int] = {}
         for event in watcher:
@@ -69,7 +71,6 @@ def test_a_watch_of_two_shards_is_the_order_though_a_leader_dies(tmp_path: Path)
             if not working.is_alive() and event.version >= versions[-1]:
                 break
         working.join()
-        client.close()
         assert seen[0] == Timestamp.parse(opened.json["version"]) and set(versions) <= set(seen)
         assert seen == sorted(set(seen)) and len(versions) == TRANSFERS
         begin = TRANSFERS // 4

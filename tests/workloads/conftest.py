@@ -1,4 +1,4 @@
-"""Load that is over when enough was asked, however fast the machine is."""
+"""Load that is over when enough was asked, however fast the machine is, and ports that no other worker takes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from workloads.bench import measure
+from tests.ports import free_base_port
+from workloads import soak
+from workloads.bench import clusters, etcd, measure
 from workloads.bench.load import Load, Operation
+from workloads.nemesis import cluster
 
 SECONDS = 60.0
 """What a plan says; the counted load ends long before."""
@@ -34,7 +37,16 @@ class Counted(Load):
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[Counted]:
-    """The load of all that is measured while a test runs; the class is the test's own."""
+    """The load of all that is measured while a test runs; the class is the test's own. That the machine stands still
+    spoils nothing."""
     kind = type("Counted", (Counted,), {})
     monkeypatch.setattr(measure, "Load", kind)
+    monkeypatch.setattr(measure, "STILL_SECONDS", 3600.0)
     return kind
+
+
+@pytest.fixture(autouse=True)
+def own_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all clusters that are started by this process: else two workers would find the same ones free."""
+    for module in (clusters, etcd, soak, cluster):
+        monkeypatch.setattr(module, "free_base_port", lambda replicas, apart=False: free_base_port(replicas))
