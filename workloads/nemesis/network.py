@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from multicast.types import ProcessId
 
 _PIECE_BYTES = 64 * 1024
+_TURNS = 5
+"""Of the loop, until a connection that it was just accepting is there."""
 Direction = tuple[ProcessId, ProcessId]
 
 
@@ -45,6 +47,11 @@ class Network:
             self._ports[a, b] = server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listening in [socket for server in self._servers for socket in server.sockets]:
+            loop.remove_reader(listening.fileno())
+        for _ in range(_TURNS):  # before Python 3.13 a server that is closed loses a connection that it just accepts
+            await asyncio.sleep(0)
         for server in self._servers:
             server.close()
         await self.reset()
@@ -91,18 +98,16 @@ class Network:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def _accepted(self, a: ProcessId, b: ProcessId):  # type: ignore[no-untyped-def]
-        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
+    def _accepted(self, a: ProcessId, b: ProcessId) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.get_running_loop().create_task(self._connection(a, b, reader, writer))
             self._links[task] = (a, b)
-            try:
-                await self._connection(a, b, reader, writer)
-            except (OSError, asyncio.CancelledError):
-                pass  # an end has gone, or the connection was broken on purpose
-            finally:
+
+            def over(_: asyncio.Task[None]) -> None:  # it may have been broken before it began
                 del self._links[task]
                 writer.transport.abort()
+
+            task.add_done_callback(over)
 
         return accepted
 
@@ -110,7 +115,10 @@ class Network:
         self, a: ProcessId, b: ProcessId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Until one end closes."""
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._targets[b])
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._targets[b])
+        except OSError:
+            return  # nobody is there
         ways = [
             asyncio.create_task(self._pump((a, b), reader, far_writer)),
             asyncio.create_task(self._pump((b, a), far_reader, writer)),
@@ -118,10 +126,10 @@ class Network:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            far_writer.transport.abort()  # first, for this task may be cancelled once more
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            far_writer.transport.abort()
 
     async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

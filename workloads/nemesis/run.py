@@ -166,7 +166,7 @@ class Run:
         """One fault after the other in this shard, until the time is over."""
         plan, rng = self.plan, random.Random(f"{self.plan.seed} shard {shard}")
         deck = _deck(self.faults, rng)
-        end = self._began + plan.minutes * 60
+        end = time.monotonic() + plan.minutes * 60
         while time.monotonic() < end:
             await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
             await self._strike(cluster, shard, next(deck), random.Random(rng.getrandbits(64)))
