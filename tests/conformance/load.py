@@ -17,7 +17,7 @@ from tests.conformance.journals import Submission
 PAYLOAD_BYTES = (0, 10, 200, 5_000)
 PAUSE_S = 0.02
 BURST = 2
-MESSAGES_MAX = 20_000
+MESSAGES_MAX = 60_000
 OUTSTANDING_MAX = 300
 """Of one group: with more the load waits. What died with its sender counts, too; that is little."""
 
