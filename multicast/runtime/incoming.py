@@ -284,9 +284,11 @@ class Listener:
         return OSError(error.errno, f"process {self.identity.process} cannot listen on {host}:{port}: {why}")
 
     def close(self) -> None:
-        """Take no more connections, and close those there are."""
-        if self._server is not None:
-            self._server.close()
+        """Take no more connections, and close those there are. (The server is closed later: before Python 3.13 it loses
+        a connection that it is just accepting.)"""
+        loop = asyncio.get_running_loop()
+        for listening in self._server.sockets if self._server is not None else ():
+            loop.remove_reader(listening.fileno())
         for connection in list(self.connections):
             connection.close()
 
@@ -298,6 +300,7 @@ class Listener:
     async def closed(self) -> None:
         """After `close` and `abort`: return when nothing is left."""
         if self._server is not None:
+            self._server.close()
             await self._server.wait_closed()
 
     def pause(self, paused: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from typing import Any
 
 import pytest
@@ -146,6 +147,18 @@ async def test_a_peer_that_breaks_the_protocol_loses_its_link_and_nobody_else_do
     await cluster.multicast(0, b"still here")
     await eventually(lambda: cluster.payloads(1) == cluster.payloads(2) == [b"still here"])
     await cluster.stop()
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_is_just_accepted_when_the_host_stops_is_closed(clusters: Any, turns: int) -> None:
+    """And not left to the garbage collector, which complains."""
+    cluster = clusters(TWO)
+    await cluster.start(0)
+    with socket.create_connection(cluster.addresses[0], timeout=60):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cluster.hosts[0]._links.listener.close()
+        await cluster.stop()
 
 
 async def test_our_own_bug_stops_the_host(clusters: Any) -> None:
