@@ -43,7 +43,7 @@ T = TypeVar("T")
 def cluster() -> Iterator[FakeCluster]:
     """A fake cluster on a loop and thread of its own."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
     async def start() -> FakeCluster:

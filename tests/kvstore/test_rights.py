@@ -297,7 +297,7 @@ class Guarded:
 
     def token(self, *permissions: PermissionJson) -> MadeToken:
         """Of somebody who may do this; every replica knows it at once, or asks."""
-        with Client(self.directory, token=self.root) as root:
+        with Client(self.directory, timeout=60, token=self.root) as root:
             name = f"role{len(root.run(requests.list_rights()).roles)}"
             root.run(requests.put_role(name, permissions))
             made = root.run(requests.make_token("somebody", [name]))
@@ -359,7 +359,8 @@ def test_whoever_has_no_token_is_told_so_and_not_that_nobody_answers(guarded: Gu
 
 def test_a_token_is_for_what_its_roles_say_until_it_is_taken_back(guarded: Guarded) -> None:
     made = guarded.token(PermissionJson(access=["read", "write"], prefix="app/"))
-    with Client(guarded.directory, token=guarded.root) as root, Client(guarded.directory, token=made.token) as ann:
+    rulers, anns = (Client(guarded.directory, timeout=60, token=token) for token in (guarded.root, made.token))
+    with rulers as root, anns as ann:
         root.put("other", "v")
         made_at, *_ = [ann.put(f"app/{i}", "v") for i in range(8)]
         assert len(list(ann.scan("app/"))) == ann.count("app/") == 8
@@ -394,14 +395,14 @@ def test_a_shard_that_was_added_knows_the_rights(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("KVSTORE_TOKEN", root)
     started = cluster.up(tmp_path, lambda _: None)
     try:
-        with Client(tmp_path, token=root) as ruler:
+        with Client(tmp_path, timeout=60, token=root) as ruler:
             permission = PermissionJson(access=["read", "write"], prefix="app/")
             ruler.run(requests.put_role("some", [permission]))
             made_token = ruler.run(requests.make_token("ann", ["some"]))
             shard, more = growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, lambda _: None)
             started += more
             growing.move_slots(tmp_path, 0, shard, [(0, SLOTS - 1)], lambda _: None)
-            with Client(tmp_path, token=made_token.token) as ann:
+            with Client(tmp_path, timeout=60, token=made_token.token) as ann:
                 ann.put("app/1", "v")
                 with pytest.raises(Denied):
                     ann.put("other", "v")
