@@ -368,8 +368,10 @@ async def test_an_impossible_condition_is_told_even_if_the_version_was_lost() ->
         assert is_problem(found, code="precondition_failed", detail=detail, field=field)
 
 
-async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> None:
-    release = asyncio.Event()
+async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that it has for that is over when everything else is seen."""
+    loop, release = asyncio.get_running_loop(), asyncio.Event()
+    clock, patient = loop.time, {"X_Timeout_Ms": "60000"}
     waiting: set[bytes] = set()
 
     async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
@@ -379,18 +381,19 @@ async def test_a_stopping_replica_finishes_what_it_can_and_admits_the_rest() -> 
         return answered(OperationResult())
 
     async with serving(FakeNode(execute)) as client:
-        soon = asyncio.create_task(client("PUT", "/v1/kv/soon", b"x"))
-        stuck = asyncio.create_task(client("PUT", "/v1/kv/stuck", b"x"))
+        soon = asyncio.create_task(client("PUT", "/v1/kv/soon", b"x", **patient))
+        stuck = asyncio.create_task(client("PUT", "/v1/kv/stuck", b"x", **patient))
         async with asyncio.timeout(60):
             while len(waiting) < 2:
                 await asyncio.sleep(0.01)
-            draining = asyncio.create_task(client.api.calls.drain(0.3))
+            draining = asyncio.create_task(client.api.calls.drain(20.0))
             await asyncio.sleep(0)
             refused = await client.problem("PUT", "/v1/kv/new", b"x")
             assert is_problem(refused, code="stopping", retryable=True, outcome="not_applied")
             assert (await client("GET", "/readyz"))[0] == 503
             release.set()
             assert (await soon)[0] == 200
+            monkeypatch.setattr(loop, "time", lambda: clock() + 21.0)
             status, _, body = await stuck
             assert status == 503 and is_problem(json.loads(body), code="stopping", outcome="unknown")
             assert await draining == 1
