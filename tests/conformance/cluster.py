@@ -127,11 +127,11 @@ class Processes:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for peer in self.peers.values():
-            if peer.up:
-                await peer.end(kill=True)
-        await self.network.stop()
-        self._log.close()
+        try:
+            await asyncio.gather(*(peer.end(kill=True) for peer in self.peers.values() if peer.up))
+        finally:
+            await self.network.stop()
+            self._log.close()
 
     @property
     def up(self) -> list[ProcessId]:
