@@ -134,8 +134,6 @@ async def test_who_takes_a_snapshot_knows_what_was_answered(tmp_path: Path) -> N
         await asyncio.gather(*(replica.stop() for replica in replicas))
 
 
-# Before Python 3.13 asyncio leaves a connection to the garbage collector that it accepts while its server is closed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("module", "step"), [(snapshot, "install"), (snapshot.Snapshots, "_take_over")])
 async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, step: str
@@ -169,7 +167,6 @@ async def test_a_crash_in_an_installation_is_made_good_by_the_next_start(
         await asyncio.gather(*(replica.stop() for replica in replicas))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("module", "step", "error"),
     [
