@@ -6,8 +6,9 @@ frames of a simulated run.
 A message is a bundle of transactions. In `deliveries` and `submitted` `id` is that of the message and `gts` its
 timestamp; in `outcomes`, `reads`, `writes` and histories these are the transaction's id and version (format 1: the same
 ones). What has no id of a client's is known by its version.
-Ids are 16 bytes. A version (`gts`) is `Timestamp.encode`: 16 bytes that sort as the timestamps do; sixteen zero bytes
-mean "absent". Times (`at`, `*_us`) are microseconds. `offset` is the journal offset of a record, `segment` its file.
+Ids are 16 bytes, and so are digests of accounts. A version (`gts`) is `Timestamp.encode`: 16 bytes that sort as the
+timestamps do; sixteen zero bytes mean "absent". Times (`at`, `*_us`) are microseconds. `offset` is the journal offset
+of a record, `segment` its file.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
+
+VALUES_OF_16_BYTES = ("gts", "id", "timestamp", "content", "bundle", "version", "seen", "reads")
+"""Columns whose values, or those of the entries of whose maps, have 16 bytes each. (`reads`: of histories.)"""
 
 _COLUMN_TYPES: dict[str, DataType] = {
     "table": StringType(),

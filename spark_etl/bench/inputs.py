@@ -26,7 +26,7 @@ from kvstore.core.audit import APPLIED
 from multicast.types import FINAL
 from spark_etl import schemas
 from spark_etl.certify.time import first_versions
-from spark_etl.ingest import tables
+from spark_etl.ingest import parquet, tables
 from spark_etl.ingest.journals import arrow_schema
 from spark_etl.ingest.tables import MANIFEST, Manifest, SourceState, load_manifest
 
@@ -70,8 +70,7 @@ class Shape(msgspec.Struct, frozen=True):
 def _binary(rows: np.ndarray) -> pa.Array:
     """16 bytes each, from pairs of 64-bit numbers."""
     data = np.ascontiguousarray(rows).astype(">u8")
-    offsets = np.arange(0, 16 * len(rows) + 1, 16, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(pa.binary(16), len(rows), [None, pa.py_buffer(data)])
 
 
 def _mixed(*numbers: Any) -> np.ndarray:
@@ -331,7 +330,7 @@ class _Files:
     def add(self, table: str, stem: str, rows: pa.Table) -> None:
         name = f"{tables.place(table)}/{stem}.parquet"
         if name not in self._open:
-            self._open[name] = pq.ParquetWriter(self._out / name, rows.schema, compression="snappy")
+            self._open[name] = parquet.writer(self._out / name, rows.schema)
             self.states[name] = SourceState(table, (0, 0, 0, 0))
         self._open[name].write_table(rows)
         counts = self.states[name].rows

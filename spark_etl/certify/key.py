@@ -15,6 +15,12 @@ WRITES = ("key", "gts", "deleted")
 PLACED = ("key", "place", "version")
 """Of reads at a position of the log: what was told, and the greatest version there may be at that position."""
 
+NO_READS, NO_PLACES = (
+    pa.schema([("key", pa.binary()), (place, pa.binary(16)), ("version", pa.binary(16))]).empty_table()
+    for place in ("gts", "place")
+)
+"""READS and PLACED without rows."""
+
 _READ, _WRITE, _PLACED = 0, 1, 2
 
 

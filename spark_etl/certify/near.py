@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from spark_etl.blackbox.intervals import NEVER, Interval
 from spark_etl.certify import circles, precedence, time
@@ -41,13 +40,12 @@ from spark_etl.certify.arrays import (
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
-from spark_etl.certify.key import PLACED, READS, WRITES, Ordered, in_order
+from spark_etl.certify.key import NO_PLACES, NO_READS, PLACED, READS, WRITES, Ordered, in_order
 from spark_etl.certify.source import Source
+from spark_etl.ingest import parquet
 from spark_etl.ingest.tables import place
 
 DOUBTS_MAX = 1_000
-_NONE = pa.table({name: pa.array([], pa.binary()) for name in PLACED})
-_NO_READS = pa.table({name: pa.array([], pa.binary()) for name in READS})
 SHARE_MAX = 0.5
 """Of all transactions; of more the whole run is looked at."""
 
@@ -74,7 +72,7 @@ class Suspects(msgspec.Struct):
 def doubts(reads: pa.Table, writes: pa.Table) -> Doubts:
     """The reads that returned something else than the order says (`key.READS`, `key.WRITES`). Suspect if there are too
     many."""
-    found = in_order(reads, writes, _NONE)
+    found = in_order(reads, writes, NO_PLACES)
     edges, wrong = _other_edges(found)
     versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"])])
     mine = found.row[np.isin(found.key, found.key[wrong])]
@@ -212,7 +210,7 @@ class _Cycles:
         count, number = len(agreed.found.ids), np.where(near, np.cumsum(near) - 1, -1)
         parts = []
         for log in agreed.logs:
-            (reads, writes), table = agreed.keyed(log), placed.get(log.shard, _NONE)
+            (reads, writes), table = agreed.keyed(log), placed.get(log.shard, NO_PLACES)
             found = in_order(reads, writes, table)
             ops = count + numbers(table["op"]) if log.shard in placed else np.zeros(0, np.int64)
             nodes = np.concatenate([_rows(agreed.found, halves(t["gts"])) for t in (reads, writes)] + [ops])[found.row]
@@ -261,7 +259,7 @@ def _of_places(
         if not table.num_rows:
             continue
         reads, writes = agreed.keyed(log)
-        found = in_order(_NO_READS, writes, table)
+        found = in_order(NO_READS, writes, table)
         edges, wrong = _other_edges(found)
         nodes = np.concatenate([_rows(agreed.found, halves(writes["gts"])), count + numbers(table["op"])])[found.row]
         pairs.append(nodes[np.array(edges, np.int64).reshape(-1, 2)])
@@ -295,7 +293,7 @@ def _of_operations(
 def _versions(found: Transactions, nodes: np.ndarray) -> pa.Array:
     """Of those nodes that are transactions."""
     data = found.gts[nodes[nodes < len(found.ids)]].astype(">u8")
-    return pa.Array.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data.tobytes())]).cast(pa.binary())
+    return pa.Array.from_buffers(pa.binary(16), len(data), [None, pa.py_buffer(data.tobytes())])
 
 
 def _rows(found: Transactions, versions: np.ndarray) -> np.ndarray:
@@ -364,10 +362,9 @@ def cut_shard(
 ) -> dict[str, int]:
     """The rows of a shard's journals that are about these, and about those who wrote before and behind what these read
     and wrote; of what the latter wrote only that. fullest: whose accounts stand for all."""
-    wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary())
+    wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary(16))
     reads, writes = source.read("reads", READS, [fullest]), source.read("writes", WRITES, [fullest])
-    placed = pa.table({name: pa.array(column, pa.binary()) for name, column in zip(
-        PLACED, zip(*kept.placed, strict=True) if kept.placed else ((), (), ()), strict=True)})  # fmt: skip
+    placed = pa.Table.from_pylist([dict(zip(PLACED, row, strict=True)) for row in kept.placed], NO_PLACES.schema)
     found = in_order(reads, writes, placed)
     versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"]), whole(placed["place"])])
     versions = versions.take(pa.array(found.row))
@@ -411,5 +408,5 @@ def _writes(
 def _write(rows: pa.Table, table: str, stem: str, into: Path) -> dict[str, int]:
     name = f"{place(table)}/{stem}.parquet"
     (into / name).parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, into / name)
+    parquet.write(rows, into / name)
     return {name: rows.num_rows}

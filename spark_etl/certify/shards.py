@@ -122,7 +122,7 @@ def other_keys(source: Source, replica: int) -> list[bytes]:
         before = pa.concat_tables([none, *known.take(pa.concat_arrays([_names(read), _names(wrote)]))])
         before = before.set_column(0, "key", before["key"].combine_chunks().dictionary_encode())
         both = pa.concat_tables([before, wrote], promote_options="default")
-        ordered = key.in_order(read, both, _NO_PLACES)
+        ordered = key.in_order(read, both, key.NO_PLACES)
         if not key.holds(ordered):
             wrong.update(read["key"].take(pa.array(ordered.row[ordered.other()])).cast(pa.binary()).to_pylist())
         rows = pa.array(ordered.writes_left() - read.num_rows)
@@ -130,15 +130,12 @@ def other_keys(source: Source, replica: int) -> list[bytes]:
     return sorted(wrong)
 
 
-_NO_PLACES = pa.table({name: pa.array([], pa.binary()) for name in key.PLACED})
-
-
 def _plain(writes: pa.Table) -> pa.Table:
     """With keys as bytes."""
     return writes.set_column(0, "key", writes["key"].cast(pa.binary())).cast(_WRITES)
 
 
-_WRITES = pa.schema([("key", pa.binary()), ("gts", pa.binary()), ("deleted", pa.bool_())])
+_WRITES = pa.schema([("key", pa.binary()), ("gts", pa.binary(16)), ("deleted", pa.bool_())])
 
 
 def _names(table: pa.Table) -> pa.Array:

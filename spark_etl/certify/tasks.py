@@ -144,7 +144,7 @@ def _judge_keys(source: Source, replica: int, answer: OfShard) -> None:
     try:
         if other is None:
             reads = source.read("reads", key.READS, [replica], ["key"])
-            key.certify(reads, source.read("writes", key.WRITES, [replica], ["key"]), _no(key.PLACED))
+            key.certify(reads, source.read("writes", key.WRITES, [replica], ["key"]), key.NO_PLACES)
         trust(not other, key.OTHER)
     except DOUBTS as doubt:
         answer.keys = str(doubt) or type(doubt).__name__
@@ -161,10 +161,6 @@ def _doubts(source: Source, replica: int, keys: list[bytes] | None) -> near.Doub
                          (("reads", key.READS), ("writes", key.WRITES)))  # fmt: skip
         return near.doubts(reads, writes)
     return None
-
-
-def _no(names: Sequence[str]) -> pa.Table:
-    return pa.table({name: pa.array([], pa.binary()) for name in names})
 
 
 class _Agreed:
@@ -324,10 +320,10 @@ def _judge_reads(run: Run, agreed: Sequence[id.AgreedLog] = (), ops: client.Oper
     placed = {} if ops is None else {one.shard: time.placed_reads(ops, one) for one in agreed}
     for shard, found in run.logs.items():
         mine = [replica for replica in found.longest[1:] if replica >= 0]
-        reads = placed.get(shard, _no(key.PLACED))
+        reads = placed.get(shard, key.NO_PLACES)
         if reads.num_rows:
             writes = run.source.read("writes", key.WRITES, mine)
-            other |= not key.holds(key.in_order(_no(key.READS), writes, reads))
+            other |= not key.holds(key.in_order(key.NO_READS, writes, reads))
         known = [run.source.distinct(table, "key", mine) for table in ("reads", "writes")]
         keys.append(pc.unique(pa.concat_arrays([*known, whole(reads["key"])])))
     every = pa.concat_arrays(keys)

@@ -78,7 +78,7 @@ class Rows:
         while not self._ahead and (batch := next(self._batches, None)) is not None:
             if batch.num_rows:
                 column = batch[self._by]
-                places = halves(column) if pa.types.is_binary(column.type) else _pairs(numbers(column))
+                places = _pairs(numbers(column)) if pa.types.is_integer(column.type) else halves(column)
                 each = np.concatenate([self._reached, places])
                 trust(rise(each) | same(each[1:], each[:-1]), "rows out of order")
                 self._reached = places[-1:]

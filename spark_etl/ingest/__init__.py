@@ -6,6 +6,7 @@
     histories   what clients noted: lines to rows
     traces      the frames of a simulated run: lines to rows
     tables      the tables on disk, of which only what is new is made again
+    parquet     how tables are written
     merging     small files into one
     base        a run that is judged from one timestamp on
     inputs      which replicas and shards a run has, and what of them is missing

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from kvstore.core.bundles import last_version
 from multicast.types import FINAL, Timestamp
 from spark_etl import schemas
+from spark_etl.ingest import parquet
 from spark_etl.ingest.journals import arrow_schema
 from spark_etl.ingest.tables import Manifest, SourceState, place, write_empty
 
@@ -158,7 +159,7 @@ class _Told:
             return
         name = f"{place(table)}/{stem}.parquet"
         state = self._histories if table in _OF_CLIENTS else self._journals
-        pq.write_table(rows, self._into / name)
+        parquet.write(rows, self._into / name)
         state.files[name] = (self._into / name).stat().st_size
         state.rows = dict(Counter(state.rows) + Counter({table: rows.num_rows}))
 
@@ -214,7 +215,7 @@ def _segments(rows: pa.Table, base: Base) -> pa.Table:
 
 def _answered_below(out: Path, manifest: Manifest, base: Base) -> pa.Array:
     """The ids of the operations that were answered with what is below the cut."""
-    found = [pa.array([], pa.binary())]
+    found = [pa.array([], pa.binary(16))]
     for path in _paths(out, manifest, "history"):
         rows = pq.ParquetFile(path).read(["id", "type", "version", "shard", "position", "places", "seen"])
         placed = pc.fill_null(pc.greater(rows["position"], 0), False)

@@ -38,16 +38,25 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "array<int>": pa.list_(pa.int32()),
     "array<binary>": pa.list_(pa.binary()),
-    "map<string,binary>": pa.map_(pa.string(), pa.binary()),
     "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
     "map<int,bigint>": pa.map_(pa.int32(), pa.int64()),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
 
+_ARROW_TYPES_OF_16_BYTES: dict[str, pa.DataType] = {
+    "binary": pa.binary(16),
+    "map<string,binary>": pa.map_(pa.string(), pa.binary(16)),
+}
+
+
+def _arrow_type(name: str, kind: str) -> pa.DataType:
+    return (_ARROW_TYPES_OF_16_BYTES if name in schemas.VALUES_OF_16_BYTES else _ARROW_TYPES)[kind]
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The same columns for Arrow, with the version of the tables."""
-    fields = pa.schema([(field.name, _ARROW_TYPES[field.dataType.simpleString()]) for field in schema])
+    fields = pa.schema([(field.name, _arrow_type(field.name, field.dataType.simpleString())) for field in schema])
     return fields.with_metadata({schemas.VERSION_KEY: str(schemas.SCHEMA_VERSION)})
 
 

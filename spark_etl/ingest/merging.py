@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_etl.ingest import parquet
+
 FILES_MAX = 32
 """Of one table, not counting the large ones."""
 LARGE_BYTES = 8 * 1024 * 1024
@@ -39,5 +41,5 @@ def _merge(out: Path, place: Path, parts: list[str]) -> str:
     assert first and last
     name = f"{place.as_posix()}/{first['stem']}-b{first['first']}-b{last['last'] or last['first']}.parquet"
     whole = pa.concat_tables([pq.ParquetFile(out / part).read() for part in parts])
-    pq.write_table(whole, out / name, compression="snappy")
+    parquet.write(whole, out / name)
     return name

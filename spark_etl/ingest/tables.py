@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from multicast.records import HEADER_BYTES
 from spark_etl import schemas
+from spark_etl.ingest import parquet
 from spark_etl.ingest.histories import parse_history, unreadable_history
 from spark_etl.ingest.journals import Batches, SegmentParser, arrow_schema, unreadable_segment
 from spark_etl.ingest.merging import merged
@@ -144,7 +145,7 @@ class _Writer:
             if table not in self._open:
                 path = self._out / self._name(table)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._open[table] = pq.ParquetWriter(path, batch.schema, compression="snappy")
+                self._open[table] = parquet.writer(path, batch.schema)
             self._open[table].write_batch(batch)
             self.rows[table] += batch.num_rows
 
@@ -388,7 +389,7 @@ def write_empty(out: Path) -> None:
     """A file without rows for every table."""
     for name, schema in _EMPTY.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(schema.empty_table(), out / name)
+        parquet.write(schema.empty_table(), out / name)
 
 
 def _in_tasks(

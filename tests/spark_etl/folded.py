@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,8 +127,8 @@ class Rows:
                 digest = None if r.digest is None else b"%d" % r.digest
                 self.first = tables["outcomes"][-1]
                 self.first |= {"content": b"", "bundle": b"", "state_digest": digest}
-            self.first["content"] += str(r.content).encode()
-            self.first["bundle"] += b"%d " % r.id
+            for name, told in (("content", r.content), ("bundle", r.id)):
+                self.first[name] = blake2b(self.first[name] + str(told).encode(), digest_size=16).digest()
             for key, seen in r.reads.items():
                 tables["reads"].append({**who, "key": f"{case}:{key}".encode(), "version": version(case, seen)})
             for key, value in r.writes.items() if r.status == brute_run.APPLIED else ():
