@@ -1,7 +1,8 @@
 """Columns of Arrow tables as NumPy arrays: ranks instead of 16-byte versions and ids, and sorted groups.
 
 A rank is a number from 0 on that stands for a value and sorts as the values do; -1 stands for null. Ranks are only
-comparable where one call has made them.
+comparable where one call has made them. Rows of pairs of numbers are picked by `take` and `compress`, which are ten
+times as fast as an index.
 """
 
 from __future__ import annotations
@@ -109,12 +110,15 @@ def _one_number(columns: Iterable[np.ndarray]) -> np.ndarray | None:
     for column in columns:
         if not len(column):
             return np.zeros(0, np.uint64)
-        if column.dtype.kind != "u" and column.min() < 0:
+        least, greatest = int(column.min()), int(column.max())
+        if least < 0:
             return None
         values = column.astype(np.uint64)
-        least = np.min(values, initial=np.iinfo(np.uint64).max, where=values != 0)
-        values -= np.minimum(values, least - np.uint64(1))
-        width = int(values.max()).bit_length()
+        if greatest:
+            base = (least or int(values[values != 0].min())) - 1
+            values -= np.minimum(values, np.uint64(base))
+            greatest -= base
+        width = greatest.bit_length()
         bits += width
         if bits > _BITS:
             return None
@@ -195,7 +199,7 @@ def codes(*rows: np.ndarray) -> list[np.ndarray]:
     starts[1:] = np.diff(code[order]) != 0
     code = np.empty(len(every), np.int64)
     code[order] = np.cumsum(starts) - 1
-    if not np.array_equal(every, every[order[starts]][code]):
+    if not same(every, every.take(order[starts][code], axis=0)).all():
         code = ranks(every)[0]
     return np.split(code, np.cumsum([len(part) for part in rows])[:-1])
 
@@ -226,7 +230,7 @@ def index_in(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     at = np.minimum(np.searchsorted(theirs, mine), len(known) - 1)
     found = np.empty(len(rows), np.int64)
     found[turn] = np.where(theirs[at] == mine, order[at], -1)
-    if np.all(theirs[1:] != theirs[:-1]) and np.array_equal(np.where(found[:, None] >= 0, known[found], rows), rows):
+    if np.all(theirs[1:] != theirs[:-1]) and np.all(same(known.take(found, axis=0, mode="wrap"), rows) | (found < 0)):
         return found
     mine, theirs = codes(rows, known)
     place = np.full(int(max(mine.max(initial=-1), theirs.max(initial=-1))) + 1, -1, np.int64)

@@ -103,12 +103,15 @@ def operations(history: pa.Table, promised: bool = False) -> Operations:
     certain = ok | failed
     trust(~ended | (line[end] > line[begin]), "an operation that ends before it begins")
     trust(~certain | (complete >= at[begin]), "an operation that ends before it was invoked")
-    version, versioned = halves(history["version"])[end], ended & valid(history["version"])[end]
+    version = halves(history["version"]).take(end, axis=0, mode="wrap")
+    versioned = ended & valid(history["version"])[end]
     by_leader = ended & valid(history["shard"])[end]
     position = np.where(ended, numbers(history["position"], 0)[end], 0)
-    absent = ~(versioned & version.any(axis=1))
+    absent = ~(versioned & (version[:, 0] | version[:, 1] != 0))
     trust(~(by_leader & ok) | versioned, "a leader's answer without a version")
-    ids = np.where((by_leader & (position == 0) & ~absent)[:, None], version, told_ids[begin])
+    ids = told_ids.take(begin, axis=0)
+    at_none = by_leader & (position == 0) & ~absent
+    ids[at_none] = version[at_none]
     mine: slice | np.ndarray = slice(None)
     if history["seen"].null_count < history.num_rows or promised:
         mine = np.flatnonzero((ok & valid(history["seen"])[end]) == promised)
@@ -159,8 +162,7 @@ def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table | 
     told = ops.ok & ~ops.at_position
     trust(~told | ((at.of(found.applied) != 0) & (at.of(found.void) == 0)), "acknowledged, and without effect")
     trust(~told | (at.of(found.expected & ~found.delivered) == 0), "acknowledged, and not everywhere")
-    gts = found.gts[at.row[told]]
-    right = same(ops.version[told], gts)
+    right = same(ops.version.compress(told, axis=0), found.gts.take(at.row[told], axis=0))
     trust(~ops.versioned[told] | right, "another version")
     branch = ops.said("succeeded")
     trust(~valid(branch)[told] | (numbers(branch, 0)[told] == found.succeeded[at.row[told]]), "another branch")

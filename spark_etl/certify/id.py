@@ -72,8 +72,8 @@ def messages(logs: Sequence[AgreedLog]) -> Messages:
     expired = np.concatenate([numbers(log.entries["expired"]) for log in logs]).astype(bool)
     values = np.concatenate([halves(log.entries["gts"]) for log in logs])
     first = of_groups(code, np.arange(len(code)), count, np.minimum, _NEVER)
-    trust(same(values, values[first[code]]), "different timestamps of one id")
-    gts = values[first]
+    trust(same(values, values.take(first[code], axis=0)), "different timestamps of one id")
+    gts = values.take(first, axis=0)
     time, tops = ranks(gts, halves(pa.array([log.top for log in logs])))
     one_bits = _same(code, bits, count, "destinations")
     _same(code, np.concatenate([numbers(log.entries["payload_crc"]) for log in logs]), count, "payloads")
@@ -87,7 +87,7 @@ def messages(logs: Sequence[AgreedLog]) -> Messages:
         trust(~live | (lacking >> n & 1 == 0) | (time >= top), f"shard {shards[n]} went past a message")
     _same_bundles(each, logs, count)
     lacking_live = int(np.sum(live & (lacking != 0)))
-    return Messages(each, np.concatenate(ids)[first], live, gts, one_bits, delivered, lacking_live)
+    return Messages(each, np.concatenate(ids).take(first, axis=0), live, gts, one_bits, delivered, lacking_live)
 
 
 def there_twice(logs: Sequence[AgreedLog]) -> bool:
@@ -168,7 +168,7 @@ def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
     is_live = first != _NEVER
     place = np.where(is_live, first, some)
     own = place[tid[taken]]
-    trust(same(gts[taken], gts[own]), "different versions of one transaction")
+    trust(same(gts.compress(taken, axis=0), gts.take(own, axis=0)), "different versions of one transaction")
     for values, what in ((status, "statuses"), (carrier, "messages")):
         trust(values[taken] == values[own], f"different {what} of one transaction")
     applied_rows = taken & (status == APPLIED)
@@ -185,7 +185,7 @@ def transactions(logs: Sequence[AgreedLog], found: Messages) -> Transactions:
     trust(is_live[tid] | (carrier == carrier[place][tid]), "a refused transaction in two messages")
     effect = of_groups(tid[taken], numbers(table["effect"]).astype(np.int64)[taken], count, np.maximum, 0) > 0
     return Transactions(
-        ids[place], gts[place], carrier[place], expected,
+        ids.take(place, axis=0), gts.take(place, axis=0), carrier[place], expected,
         found.delivered[carrier[place]] | accounted, applied, expected & accounted & ~alive, is_live, effect,
         succeeded[place], truths.take(pa.array(place)),
         np.split(tid, np.cumsum([log.outcomes.num_rows for log in logs])[:-1]),

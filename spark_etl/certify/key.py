@@ -68,15 +68,15 @@ def in_order(reads: pa.Table, writes: pa.Table, placed: pa.Table) -> Ordered:
                               np.zeros(placed.num_rows, bool)])  # fmt: skip
     order = rows_in_order(turn, at[:, 1], at[:, 0])
     order = order[together(key[order])]
-    key, gts, turn, deleted = (column[order] for column in (key, at, turn, deleted))
+    key, gts, turn, deleted = (column.take(order, axis=0) for column in (key, at, turn, deleted))
     wrote = turn == _WRITE
     twice = (key[1:] == key[:-1]) & wrote[1:] & wrote[:-1] & same(gts[1:], gts[:-1])
     trust(~twice, "two writes of one version")
     last = np.maximum.accumulate(np.where(wrote, np.arange(len(key)), -1))
     last = np.where((last >= 0) & (key[last] == key), last, -1)
     there = (last >= 0) & ~deleted[last]
-    expected = np.where(there[:, None], gts[last], np.uint64(0))
-    return Ordered(order, key, gts, seen[order], wrote, deleted, last, expected)
+    expected = gts.take(last, axis=0, mode="wrap") * there[:, None]
+    return Ordered(order, key, gts, seen.take(order, axis=0), wrote, deleted, last, expected)
 
 
 def holds(found: Ordered) -> bool:

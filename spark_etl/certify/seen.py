@@ -22,7 +22,7 @@ def as_read(
     shards. Suspect."""
     trust(valid(version), "a read without a version")
     said = halves(version)
-    foreign = ~same(said, gts[mine])
+    foreign = ~same(said, gts.take(mine, axis=0))
     if not foreign.any():
         return
     trust(reads.num_rows > 0, "a read that no journal has")
@@ -35,7 +35,7 @@ def as_read(
     left = left[whose]
     reads, whose = reads.filter(pa.array(left)), whose[left]
     trust(reads.num_rows > 0, "a read that no journal has")
-    key, mine, said = key.filter(pa.array(foreign)), mine[foreign], said[foreign]
+    key, mine, said = key.filter(pa.array(foreign)), mine[foreign], said.compress(foreign, axis=0)
     key_told, key_read = names(key, reads["key"])
     base = int(max(key_told.max(initial=0), key_read.max(initial=0))) + 1
     logged, had = whose * base + key_read, halves(reads["version"])
@@ -47,13 +47,13 @@ def as_read(
     turn = np.argsort(wanted)
     where = np.minimum(np.searchsorted(logged[order], wanted[turn]), len(order) - 1)
     trust(logged[order[where]] == wanted[turn], "a read that no journal has")
-    trust(same(had[order[where]], said[turn]), "another read")
+    trust(same(had.take(order[where], axis=0), said.take(turn, axis=0)), "another read")
 
 
 def _by_runs(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     """`index_in`, of rows most of which equal the one before."""
     starts = np.flatnonzero(np.concatenate(([True], ~same(rows[1:], rows[:-1]))))
-    return np.repeat(index_in(rows[starts], known), np.diff(np.append(starts, len(rows))))
+    return np.repeat(index_in(rows.take(starts, axis=0), known), np.diff(np.append(starts, len(rows))))
 
 
 def _side_by_side(
@@ -76,7 +76,7 @@ def _side_by_side(
     begins = np.concatenate(([True], mine[1:] != mine[:-1]))
     turn = np.arange(len(mine)) - np.maximum.accumulate(np.where(begins, np.arange(len(mine)), 0))
     at = np.minimum(first[mine] + turn, len(whose) - 1)
-    there = plain[mine] & (whose[at] == mine) & same(halves(reads["version"])[at], said)
+    there = plain[mine] & (whose[at] == mine) & same(halves(reads["version"]).take(at, axis=0), said)
     return there & _equal(name.take(pa.array(at)), key.cast(pa.binary()))
 
 
