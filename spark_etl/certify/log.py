@@ -60,7 +60,7 @@ def certify(
     details: DETAILS of a replica's outcomes. Suspect."""
     deliveries = by_replica_and(deliveries, "offset")
     outcomes = by_replica_and(outcomes, "offset", "index")
-    final = _where(deliveries, _is_final(deliveries))
+    final = _where(deliveries, is_final(deliveries))
     logs, accounts = _by_replica(final), _by_replica(outcomes)
     for replica, log in logs.items():
         _in_places(log, installs.get(replica, ()))
@@ -109,7 +109,8 @@ def _where(table: pa.Table, rows: np.ndarray) -> pa.Table:
     return table if rows.all() else table.filter(pa.array(rows))
 
 
-def _is_final(deliveries: pa.Table) -> np.ndarray:
+def is_final(deliveries: pa.Table) -> np.ndarray:
+    """Which of them are, by their stage."""
     return numbers(deliveries["stage"], _NO_STAGE) == FINAL
 
 
@@ -233,4 +234,4 @@ def _guesses(deliveries: pa.Table, logs: Mapping[int, pa.Table]) -> tuple[int, i
 def entries(deliveries: pa.Table) -> pa.Table:
     """The final deliveries of one journal, at their positions."""
     trust(valid(deliveries["stage"]), "no stage")
-    return by_replica_and(_where(deliveries, _is_final(deliveries)), "position")
+    return by_replica_and(_where(deliveries, is_final(deliveries)), "position")

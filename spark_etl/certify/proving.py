@@ -67,7 +67,7 @@ def prove(
         Shard(
             source, shard, members, {r: stops[r] for r in members if r in stops},
             {r: installs[r] for r in members if r in installs},
-            [(position, digest) for other, _, position, digest in inputs.snapshots if other == shard], width,
+            [(position, digest) for other, _, position, digest in inputs.snapshots if other == shard],
         )
         for shard, members in inputs.shards.items()
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def prove(
     logs = dict(zip(inputs.shards, (one.log for one in found), strict=True))
     members = {shard: inputs.staying(shard) for shard in inputs.shards}
     valued = has_history and source.tells("history", client.VALUED)
-    run = Run(source, logs, members, forgetful, has_history, valued, width)
+    run = Run(source, logs, inputs.shards, members, forgetful, has_history, valued, width)
 
     def judge(*tasks: Run) -> list[Proof]:
         return [msgspec.msgpack.decode(one, type=Proof) for one in workers([encode(task) for task in tasks])]
@@ -174,7 +174,6 @@ def _add_shards(proof: Proof, found: Sequence[OfShard]) -> None:
     proof.tops = [top for one in found for top in one.log.tops]
     sums = [sum(one.log.optimistic[n] for one in found) for n in range(3)]
     proof.optimistic = (sums[0], sums[1], sums[2])
-    proof.slices = [row for one in found for row in one.slices]
 
 
 def _add(proof: Proof, found: Proof) -> None:

@@ -28,7 +28,6 @@ from spark_etl.certify.arrays import (
     entries,
     greatest_before,
     halves,
-    index_in,
     numbers,
     of_groups,
     ranks,
@@ -50,7 +49,7 @@ from spark_etl.certify.proof import (
     VALUES,
     Proof,
 )
-from spark_etl.certify.slices import Collected
+from spark_etl.certify.slices import Collected, Slice
 from spark_etl.certify.source import Source
 from spark_etl.certify.windows import Differ, Rows, Sent
 
@@ -63,14 +62,16 @@ _MOVING = ("transfer", "read_all")
 def certify(
     source: Source,
     logs: Mapping[int, log.ShardLog],
+    replicas: Mapping[int, Sequence[int]],
     held: Mapping[int, int],
     forgetful: Sequence[int],
     has_history: bool,
     width: int,
 ) -> Proof:
-    """logs: by shard, some with marks; held: as `client.thin`; histories tell of no values. width: of a slice of the
-    course, or 0. Suspect."""
-    proof, shards = Proof(), [_Shard(source, shard, found) for shard, found in sorted(logs.items())]
+    """logs: by shard, some with marks, and whose: replicas; held: as `client.thin`; histories tell of no values. width:
+    of a slice of the course, or 0. Suspect."""
+    proof = Proof()
+    shards = [_Shard(source, shard, found, replicas[shard], width) for shard, found in sorted(logs.items())]
     cuts = _cuts(logs)
     clients = _Clients(source, cuts, len(shards), width) if has_history else None
     sent, messages, transactions = Sent(source), Differ(), Differ()
@@ -83,21 +84,22 @@ def certify(
         known = id.transactions(agreed, found)
         messages.add(found.ids)
         transactions.add(known.ids)
-        submitted = sent.of(found.ids)
-        place = index_in(halves(submitted["id"]), found.ids)
+        submitted, place = sent.of(found.ids)
         proof.waiting += found.waiting
         proof.unsubmitted += id.unsubmitted(agreed, found, place, submitted, forgetful)
+        first = slices.first_sent(place, numbers(submitted["at"]), len(found.ids))
         if clients is not None:
-            first = slices.first_sent(place, numbers(submitted["at"]), len(found.ids))
             behind = {one.shard: held[one.shard] - one.base for one in shards}
             clients.judge(number, agreed, known, first, behind)
-        for one in shards:
+        for one, mine in zip(shards, found.codes, strict=True):
+            one.follow(first[mine])
             one.go_on()
     trust([one.over for one in shards], "accounts of what was not delivered")
     messages.certify()
     transactions.certify()
     sent.rest(halves(batch["id"]) for one in shards for batch in source.batches("deliveries", ["id"], one.delivered))
     proof.proved |= {ORDER, VALIDITY, *ACCOUNTS} | ({COURSE} if width else set())
+    proof.slices = [row for one in shards for row in one.slices()]
     if clients is not None:
         clients.tell(proof)
     return proof
@@ -131,15 +133,21 @@ def _versions_upto(cuts: np.ndarray) -> np.ndarray:
 
 
 class _Shard:
-    """A log, window by window. base: how many positions were in those before. delivered: whose deliveries these are."""
+    """A log, window by window. base: how many positions were in those before. delivered: whose deliveries these are.
+    replicas: of which the course is followed; width: of its slices, or 0. Early deliveries are read in the end."""
 
-    def __init__(self, source: Source, shard: int, found: log.ShardLog):
+    def __init__(self, source: Source, shard: int, found: log.ShardLog, replicas: Sequence[int], width: int):
         self.shard, self.base = shard, 0
         self.delivered, account = found.longest
         self._top = max((top.gts for top in found.tops), default=bytes(16))
         entries = ("replica", "position", "stage", *id.ENTRIES)
         self._entries = Rows(source, "deliveries", entries, self.delivered, by="gts")
         self._outcomes = Rows(source, "outcomes", ("replica", *id.OUTCOMES), account)
+        self._source, self._replicas, self._width, self._early = source, replicas, width, found.optimistic[0] > 0
+        timed = replicas if width and not self._early else []
+        self._times = {one: Rows(source, "deliveries", ("stage", "position", "at"), one) for one in timed}
+        self._course = {one: Collected(width) for one in timed}
+        self._sent: list[np.ndarray] = []
         self._end = 0
 
     def upto(self, bound: tuple[int, int]) -> AgreedLog:
@@ -149,6 +157,25 @@ class _Shard:
         trust(numbers(entries["position"]) == np.arange(self.base + 1, self._end + 1), "positions are not 1, 2, 3, ...")
         outcomes = windows.counted_from(self.base, self._outcomes.upto(self._end))
         return AgreedLog(self.shard, entries, log.by_replica_and(outcomes, "position", "index"), self._top)
+
+    def follow(self, sent: np.ndarray) -> None:
+        """When each replica had the deliveries of this window. sent: when these were first multicast, or NOTHING."""
+        for one, rows in self._times.items():
+            there = rows.upto(self._end)
+            trust(log.is_final(there), "a stage that there is not")
+            place = numbers(there["position"]) - self.base - 1
+            slices.of_deliveries(numbers(there["at"]), sent[place], self._course[one])
+        if self._width and self._early:
+            self._sent.append(sent)
+
+    def slices(self) -> list[Slice]:
+        """The course of the replicas."""
+        if self._sent:
+            submitted = self._source.read("submitted", ("id", "at"))
+            return slices.of_replicas(
+                self._source, self._replicas, np.concatenate(self._sent), submitted, self._width
+            )
+        return [row for one, mine in self._course.items() for row in mine.rows(replica=one)]
 
     def go_on(self) -> None:
         """To the next window."""
@@ -201,9 +228,10 @@ class _Clients:
         proof.late, proof.answered = self._late, self._answered
         proof.inverted, proof.untimed = self._sessions.inverted, self._sessions.untimed
         if self._course is not None:
-            proof.slices = self._course.rows(file=self._lines.file)
-            if proof.slices and self._shift != NOTHING:
-                proof.slices[0].shift = self._shift
+            rows = self._course.rows(file=self._lines.file)
+            if rows and self._shift != NOTHING:
+                rows[0].shift = self._shift
+            proof.slices += rows
 
 
 class _Sessions:
@@ -234,7 +262,7 @@ class _Sessions:
         last = (of_groups(who, one, len(known), np.maximum, NOTHING) for one in (ends, done, order))
         self._process = known
         self._line, self._complete, greatest = last
-        self._version = by_order[greatest]
+        self._version = by_order.take(greatest, axis=0)
 
 
 class _Open(msgspec.Struct):
@@ -252,13 +280,14 @@ class _Windows:
 
     def __init__(self, source: Source, cuts: np.ndarray, columns: Sequence[str]):
         paths = [path for whose in sorted(source.files["history"]) for path in source.files["history"][whose]]
-        self._bounds, self._columns = _versions_upto(cuts), list(columns)
+        self._bounds, self._columns = _versions_upto(cuts), [one for one in columns if source.tells("history", [one])]
         trust(len(cuts) < _NO_WINDOW, "too many windows")
         total = sum(pq.read_metadata(path).num_rows for path in paths)
         self._window = np.full(total, _NO_WINDOW, np.uint16)
         self._ahead: dict[int, list[pa.Table]] = {}
         self._paths = paths
-        self._none = pq.read_schema(paths[0]).empty_table().select(self._columns)
+        empty = pq.ParquetFile(paths[0], read_dictionary=list(client.CODED)).schema_arrow.empty_table()
+        self._none = empty.select(columns)  # with those of which no line tells, which are not read
 
     def put(self, version: np.ndarray, *rows: np.ndarray) -> None:
         """Rows into the windows of their versions."""
@@ -300,7 +329,7 @@ class _Windows:
                         part = pa.Table.from_batches([batch])
                         self._ahead.setdefault(w, []).append(part if mine.all() else part.filter(pa.array(mine)))
         parts = self._ahead.pop(window, [])
-        return pa.concat_tables(parts, promote_options="default") if parts else self._none
+        return pa.concat_tables([self._none, *parts], promote_options="default")
 
 
 class _Lines(_Windows):
@@ -352,7 +381,7 @@ class _Lines(_Windows):
         if self._course is not None:
             self._course.add(at[last], at[last] - at[first], np.zeros(len(last), bool))
         left = np.sort(begin[end < 0])
-        return _Open(ids[left], row[left], process[left], line[left], at[left])
+        return _Open(ids.take(left, axis=0), row[left], process[left], line[left], at[left])
 
 
 class _Group(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The logs and keys of one long shard, window by window of positions: what `log`, `key` and `slices` say of the whole.
+"""The logs and keys of one long shard, window by window of positions: what `log` and `key` say of the whole.
 
 A window of a log is a log that begins at its first position. Carried on are the last timestamp, how far each replica
 goes, and of each key the last write. It is for logs that nobody has early, or by a snapshot; what is not proved here is
@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from multicast.types import FINAL
-from spark_etl.certify import key, log, slices, windows
+from spark_etl.certify import key, log, windows
 from spark_etl.certify.arrays import halves, numbers, rise, trust
-from spark_etl.certify.slices import Collected, Slice
 from spark_etl.certify.source import Source
-from spark_etl.certify.windows import LastWrites, Rows, Sent
+from spark_etl.certify.windows import LastWrites, Rows
 from spark_etl.ingest.inputs import NOTHING_LIVE, Top
 
 
@@ -32,15 +31,13 @@ def certify(
     shard: int,
     replicas: list[int],
     stops: Mapping[int, tuple[int, int, bool]],
-    width: int,
-) -> tuple[log.ShardLog, list[Slice]]:
-    """`log.certify`, and `slices.of_deliveries` (width: 0: no slices). Suspect."""
-    logs = {one: Rows(source, "deliveries", (*log.DELIVERIES, "shard", "at"), one) for one in replicas}
+) -> log.ShardLog:
+    """`log.certify`. Suspect."""
+    logs = {one: Rows(source, "deliveries", (*log.DELIVERIES, "shard"), one) for one in replicas}
     accounts = {one: Rows(source, "outcomes", (*log.OUTCOMES, "shard"), one) for one in replicas}
     told: dict[int, Rows] = {}
     tops: dict[int, Top] = {}
-    course = {one: Collected(width) for one in replicas} if width else {}
-    sent, last = Sent(source, shard), np.zeros((1, 2), np.uint64)
+    last = np.zeros((1, 2), np.uint64)
     found = log.ShardLog([], (-1, -1), [], (0, 0, 0))
     base = 0
     while not all(rows.over for rows in (*logs.values(), *accounts.values())):
@@ -59,27 +56,23 @@ def certify(
             trust(numbers(table["shard"]) == shard, "a replica of two shards")
         trust(numbers(deliveries["stage"], FINAL - 1) == FINAL, "early deliveries")
         part = log.certify(shard, deliveries, outcomes, {}, {}, [], details)
-        ids, gts = _agreed(deliveries, part)
+        gts = _agreed(deliveries, part)
         trust(rise(np.concatenate([last, gts[:1]])), "timestamps do not rise")
         last = gts[-1:]
         found.marks += [row.astype(">u8").tobytes() for row in gts[windows.marked() - 1 :: windows.marked()]]
         _add(found, part, tops, base)
-        if width:
-            slices.of_deliveries(deliveries, sent.of(ids), course)
         base = end
     found.tops = [tops[one] for one in sorted(tops)]
     log.as_stopped(found.tops, stops)
     found.longest = (_furthest(tops, "delivered"), _furthest(tops, "completed"))
-    if width and found.longest[0] >= 0:
-        sent.rest(halves(batch["id"]) for batch in source.batches("deliveries", ["id"], found.longest[0]))
-    return found, [row for one, mine in course.items() for row in mine.rows(replica=one)]
+    return found
 
 
-def _agreed(deliveries: pa.Table, part: log.ShardLog) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and timestamps of what was delivered."""
-    longest = deliveries.filter(pc.equal(deliveries["replica"], part.longest[0]))
+def _agreed(deliveries: pa.Table, part: log.ShardLog) -> np.ndarray:
+    """The timestamps of what was delivered."""
+    longest = deliveries.select(["gts"]).filter(pc.equal(deliveries["replica"], part.longest[0]))
     trust(longest.num_rows > 0, "an outcome without a delivery")
-    return halves(longest["id"]), halves(longest["gts"])
+    return halves(longest["gts"])
 
 
 def _add(found: log.ShardLog, part: log.ShardLog, tops: dict[int, Top], base: int) -> None:
@@ -113,7 +106,7 @@ def other_keys(source: Source, replica: int) -> list[bytes]:
     last, end = np.zeros((1, 2), np.uint64), 0
     while not (reads.over and writes.over):
         end += windows.POSITIONS
-        read, wrote = reads.upto(end), writes.upto(end)
+        read, wrote = (rows.upto(end).combine_chunks() for rows in (reads, writes))
         gts = np.concatenate([halves(table["gts"]) for table in (read, wrote)])
         if not len(gts):
             continue

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import NOTHING, codes, halves, in_order, numbers, of_groups, whole
+from spark_etl.certify.arrays import NOTHING, codes, halves, in_order, numbers, of_groups
 from spark_etl.certify.client import Operations, Placed
+from spark_etl.certify.log import is_final
+from spark_etl.certify.source import Source
 
 
 class Slice(msgspec.Struct):
@@ -41,13 +42,6 @@ def _took(at: np.ndarray, sent: np.ndarray) -> np.ndarray:
     return np.where(sent == NOTHING, NOTHING, at - sent)
 
 
-def addressed(submitted: pa.Table, shard: int) -> pa.Table:
-    """What was multicast to this shard. submitted: destinations."""
-    to = whole(submitted["destinations"])
-    here = numbers(pc.list_flatten(to)) == shard
-    return submitted.take(pa.array(numbers(pc.list_parent_indices(to))[here]))
-
-
 class Collected:
     """Slices of `width` microseconds, of what is added bit by bit; of each row, how long it took is kept."""
 
@@ -62,8 +56,9 @@ class Collected:
             return
         number = np.floor_divide(time, self._width)
         order = in_order(number)
-        slices, starts = np.unique(number[order], return_index=True)
-        for one, rows in zip(slices.tolist(), np.split(order, starts[1:]), strict=True):
+        rising = number[order]
+        starts = np.flatnonzero(np.append(True, rising[1:] != rising[:-1]))
+        for one, rows in zip(rising[starts].tolist(), np.split(order, starts[1:]), strict=True):
             when, known = time[rows], took[rows]
             first, last = int(when.min()), int(when.max())
             found = self._found.setdefault(one, Slice(one, 0, 0, None, None, None, first, last))
@@ -87,21 +82,29 @@ def _small(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int32) if fits else values
 
 
-def of_deliveries(deliveries: pa.Table, submitted: pa.Table, into: Mapping[int, Collected]) -> None:
-    """deliveries: replica, at, id. submitted: id, at. into: by replica."""
-    at, replica, ids = numbers(deliveries["at"]), numbers(deliveries["replica"]), halves(deliveries["id"])
-    rows = {one: np.flatnonzero(replica == one) for one in np.unique(replica).tolist()}
-    longest = ids[max(rows.values(), key=len, default=np.zeros(0, np.int64))]
-    others = {one: where for one, where in rows.items() if not np.array_equal(ids[where], longest[: len(where)])}
-    each = [longest, *(ids[where] for where in others.values())]
-    mine, theirs = codes(np.concatenate(each), halves(submitted["id"]))
-    count = int(max(mine.max(initial=-1), theirs.max(initial=-1))) + 1
-    every = first_sent(theirs, numbers(submitted["at"]), count)[mine]
-    common, *own = np.split(every, np.cumsum([len(part) for part in each])[:-1])
-    sent = dict(zip(others, own, strict=True))
-    for one, where in rows.items():
-        took = _took(at[where], sent.get(one, common[: len(where)]))
-        into[one].add(at[where], took, np.zeros(len(where), bool))
+def of_deliveries(at: np.ndarray, sent: np.ndarray, into: Collected) -> None:
+    """Of one replica. sent: when the messages were first multicast, or NOTHING."""
+    into.add(at, _took(at, sent), np.zeros(len(at), bool))
+
+
+def of_replicas(
+    source: Source, replicas: Sequence[int], sent: np.ndarray, submitted: pa.Table, width: int
+) -> list[Slice]:
+    """All deliveries of a shard's replicas. sent: as `first_sent`, of each position of its log. submitted: id, at; of
+    what was delivered early, and is in no log, the id tells when it was multicast."""
+    rows = []
+    for replica in replicas:
+        told = source.read("deliveries", ("stage", "position", "at", "id"), [replica])
+        final, when = is_final(told), np.full(told.num_rows, NOTHING)
+        when[final] = sent[numbers(told["position"])[final] - 1]
+        if not final.all():
+            ids, whose = codes(halves(told["id"]).compress(~final, axis=0), halves(submitted["id"]))
+            count = int(max(ids.max(), whose.max(initial=-1))) + 1
+            when[~final] = first_sent(whose, numbers(submitted["at"]), count)[ids]
+        into = Collected(width)
+        of_deliveries(numbers(told["at"]), when, into)
+        rows += into.rows(replica=replica)
+    return rows
 
 
 def of_operations(ops: Operations, into: Collected, mine: np.ndarray | slice = slice(None)) -> None:

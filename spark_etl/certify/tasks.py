@@ -48,7 +48,6 @@ from spark_etl.certify.proof import (
     VALUES,
     Proof,
 )
-from spark_etl.certify.slices import Slice
 from spark_etl.certify.source import Source
 
 TRANSFERS = ("transfer", "read_all")
@@ -56,7 +55,7 @@ TRANSFERS = ("transfer", "read_all")
 
 class Shard(msgspec.Struct, tag=True):
     """What the first task is told. stops: as `log.certify` has them. installs, snapshots: see
-    `log`. width: of a slice of the course, 0: no course."""
+    `log`."""
 
     source: Source
     number: int
@@ -64,7 +63,6 @@ class Shard(msgspec.Struct, tag=True):
     stops: dict[int, tuple[int, int, bool]]
     installs: dict[int, list[tuple[int, int]]]
     snapshots: list[tuple[int, bytes]]
-    width: int
 
 
 class OfShard(msgspec.Struct):
@@ -75,16 +73,16 @@ class OfShard(msgspec.Struct):
     suspicion: str = ""
     keys: str = ""
     doubts: near.Doubts | None = None
-    slices: list[Slice] = []
 
 
 class Run(msgspec.Struct, tag=True):
-    """What the other tasks are told. logs: by shard; members: the replicas that it has at the end. forgetful: replicas
-    that may have lost what they multicast. valued: whether histories tell of values, or of reads that stand in no
-    journal. at_once: not window by window."""
+    """What the other tasks are told. logs: by shard; replicas: all that it ever had; members: those that it has at the
+    end. forgetful: replicas that may have lost what they multicast. valued: whether histories tell of values, or of
+    reads that stand in no journal. width: of a slice of the course, 0: no course. at_once: not window by window."""
 
     source: Source
     logs: dict[int, log.ShardLog]
+    replicas: dict[int, list[int]]
     members: dict[int, list[int]]
     forgetful: list[int]
     has_history: bool
@@ -113,9 +111,8 @@ def _judge_log(told: Shard) -> OfShard:
     source, replicas = told.source, told.replicas
     if shards.is_long(source, replicas) and not any(told.installs.values()) and not told.snapshots:
         with suppress(*DOUBTS):
-            found, rows = shards.certify(source, told.number, replicas, told.stops, told.width)
-            return OfShard(found, slices=rows)
-    deliveries = source.read("deliveries", (*log.DELIVERIES, "shard", "at"), replicas)
+            return OfShard(shards.certify(source, told.number, replicas, told.stops))
+    deliveries = source.read("deliveries", (*log.DELIVERIES, "shard"), replicas)
     outcomes = source.read("outcomes", (*log.OUTCOMES, "shard"), replicas)
     try:
         for table in (deliveries, outcomes):
@@ -126,13 +123,7 @@ def _judge_log(told: Shard) -> OfShard:
         )  # fmt: skip
     except DOUBTS as doubt:
         return OfShard(log.ShardLog([], (-1, -1), [], (0, 0, 0)), str(doubt) or type(doubt).__name__)
-    answer = OfShard(found)
-    if told.width:
-        submitted = slices.addressed(source.read("submitted", ("id", "at", "destinations")), told.number)
-        course = {one: slices.Collected(told.width) for one in replicas}
-        slices.of_deliveries(deliveries, submitted, course)
-        answer.slices = [row for one, mine in course.items() for row in mine.rows(replica=one)]
-    return answer
+    return OfShard(found)
 
 
 def _judge_keys(source: Source, replica: int, answer: OfShard) -> None:
@@ -206,7 +197,9 @@ def judge_orders(run: Run) -> Proof:
     long run CLIENTS, and all that is about them, on TOLD, which another task looks at."""
     with suppress(*DOUBTS):
         if run.is_long:
-            return runs.certify(run.source, run.logs, _held(run), run.forgetful, run.has_history, run.width)
+            return runs.certify(
+                run.source, run.logs, run.replicas, _held(run), run.forgetful, run.has_history, run.width
+            )
     proof = Proof()
     agreed = _Agreed(run, proof)
     sent = np.zeros(0, np.int64)
@@ -217,6 +210,10 @@ def judge_orders(run: Run) -> Proof:
         proof.waiting = found.waiting
         lost = proof.attempt([VALIDITY], id.unsubmitted, agreed.logs, found, place, submitted, run.forgetful)
         proof.unsubmitted = lost or 0
+        if run.width and proof.holds(VALIDITY):
+            for one, mine in zip(agreed.logs, found.codes, strict=True):
+                replicas = run.replicas[one.shard]
+                proof.slices += slices.of_replicas(run.source, replicas, sent[mine], submitted, run.width)
     ops = _operations(run, proof)
     if ops is not None and agreed.transactions is not None:
         at = client.placed(ops, agreed.transactions)
@@ -224,9 +221,9 @@ def judge_orders(run: Run) -> Proof:
         if not run.valued:
             _judge_told(run, proof, agreed, ops, at)
         if run.width:
-            proof.slices = slices.of_histories(ops, at, agreed.transactions.message, sent, run.width)
+            proof.slices += slices.of_histories(ops, at, agreed.transactions.message, sent, run.width)
     counted = agreed.transactions is not None and (ops is not None or not run.has_history)
-    if run.width and counted and proof.holds(VALIDITY):  # each shard looks at what was multicast to it
+    if run.width and counted and proof.holds(VALIDITY):
         proof.proved.add(COURSE)
     return proof
 

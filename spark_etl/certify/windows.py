@@ -8,7 +8,6 @@ from heapq import heappop, heappush
 import numpy as np
 import pyarrow as pa
 
-from spark_etl.certify import slices
 from spark_etl.certify.arrays import NOTHING, Array, halves, index_in, mixed, numbers, rise, same, trust
 from spark_etl.certify.source import Source
 
@@ -71,7 +70,7 @@ class Rows:
             if count < first.num_rows:
                 self._ahead.append((places[count:], first.slice(count)))
                 break
-        return pa.concat_tables(taken, promote_options="default").combine_chunks()
+        return pa.concat_tables(taken, promote_options="default")
 
     def _read_on(self) -> bool:
         """Whether there is more."""
@@ -100,29 +99,29 @@ class Sent:
     """Who has multicast what: id, at and destinations, read as far as is asked for, and some way ahead for what may be
     lost; what is found only later, `rest` sees. Rows are given once."""
 
-    def __init__(self, source: Source, shard: int | None = None):
-        """shard: only what is addressed to it."""
-        self._shard = shard
+    def __init__(self, source: Source):
         self._pool = source.read("submitted", SENT, [])
         files = sorted(source.files["submitted"])
         self._streams = [(_FIRST, n, source.batches("submitted", SENT, one)) for n, one in enumerate(files)]
 
-    def of(self, ids: np.ndarray) -> pa.Table:
-        """Those of messages, as pairs of numbers that differ, as far as there are any."""
+    def of(self, ids: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+        """Those of messages, as pairs of numbers that differ, as far as there are any; and of each the place of its
+        message."""
         while self._pool.num_rows < len(ids) and (more := self._more()) is not None:
             self._pool = pa.concat_tables([self._pool, more])
-        found, missing = [], np.ones(len(ids), bool)
+        found, places, missing = [], [np.zeros(0, np.int64)], np.ones(len(ids), bool)
         rows: pa.Table | None = self._pool
         kept = []
         while rows is not None:
             place = index_in(halves(rows["id"]), ids)
             found.append(rows.filter(pa.array(place >= 0)))
+            places.append(place[place >= 0])
             kept.append(rows.filter(pa.array(place < 0)))
-            missing[place[place >= 0]] = False
+            missing[places[-1]] = False
             ahead = sum(table.num_rows for table in kept)
             rows = self._more() if missing.any() and ahead < AHEAD * POSITIONS else None
         self._pool = pa.concat_tables(kept).combine_chunks()
-        return pa.concat_tables(found)
+        return pa.concat_tables(found), np.concatenate(places)
 
     def _more(self) -> pa.Table | None:
         """From whoever is behind the others."""
@@ -130,8 +129,6 @@ class Sent:
             _, number, batches = heappop(self._streams)
             if (batch := next(batches, None)) is None:
                 continue
-            if self._shard is not None:
-                batch = slices.addressed(batch, self._shard)
             last = int(numbers(batch["at"])[-1]) if batch.num_rows else _FIRST
             heappush(self._streams, (last, number, batches))
             return batch

@@ -155,7 +155,7 @@ def test_what_was_multicast_again_later_is_suspect(tmp_path: Path) -> None:
     ids = halves(of.read("submitted", ["id"])["id"])
     of.files["submitted"][0].append(shutil.copy(path, str(tmp_path / "again")))
     sent = windows.Sent(of)
-    assert sent.of(ids).num_rows == 100
+    assert sent.of(ids)[0].num_rows == 100
     with pytest.raises(Suspect):
         sent.rest([ids])
 
@@ -230,12 +230,12 @@ def test_of_a_lost_message_only_what_is_near_is_read_and_kept(tmp_path: Path, mo
     lost = np.array([[1 << 60, 7]], np.uint64)
     sent, kept = windows.Sent(of), []
     for at in range(0, 2_000, 100):
-        assert sent.of(np.concatenate([lost, ids[at : at + 100]])).num_rows == 100
+        assert sent.of(np.concatenate([lost, ids[at : at + 100]]))[0].num_rows == 100
         kept.append(sent._pool.num_rows)
     assert max(kept) <= windows.AHEAD * 50 + 20
     sent.rest([ids, lost])
     late = windows.Sent(of)
-    assert late.of(ids[-1:]).num_rows == 0, "it is not looked for so far ahead"
+    assert late.of(ids[-1:])[0].num_rows == 0, "it is not looked for so far ahead"
     with pytest.raises(Suspect):
         late.rest([ids])
 
