@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -51,7 +52,7 @@ from spark_etl.certify.proof import (
 )
 from spark_etl.certify.slices import Collected, Slice
 from spark_etl.certify.source import Source
-from spark_etl.certify.windows import Differ, Rows, Sent
+from spark_etl.certify.windows import Differ, Rows, Sent, ahead
 
 _ALL = ((1 << 64) - 1, (1 << 64) - 1)
 _LAST_INDEX = 0xFFFF
@@ -75,25 +76,31 @@ def certify(
     cuts = _cuts(logs)
     clients = _Clients(source, cuts, len(shards), width) if has_history else None
     sent, messages, transactions = Sent(source), Differ(), Differ()
-    for number, bound in enumerate([*map(tuple, cuts.tolist()), _ALL]):
-        agreed = [one.upto(bound) for one in shards]
-        found = id.messages(agreed)
-        trust(found.live, "what came too late")
-        for part in agreed:
-            trust(np.isin(numbers(part.outcomes["status"]), log.TAKEN), "what was not taken as new")
-        known = id.transactions(agreed, found)
-        messages.add(found.ids)
-        transactions.add(known.ids)
-        submitted, place = sent.of(found.ids)
-        proof.waiting += found.waiting
-        proof.unsubmitted += id.unsubmitted(agreed, found, place, submitted, forgetful)
-        first = slices.first_sent(place, numbers(submitted["at"]), len(found.ids))
-        if clients is not None:
+
+    def accounts() -> Iterator[_Window]:
+        for bound in [*map(tuple, cuts.tolist()), _ALL]:
+            agreed = [one.upto(bound) for one in shards]
+            found = id.messages(agreed)
+            trust(found.live, "what came too late")
+            for part in agreed:
+                trust(np.isin(numbers(part.outcomes["status"]), log.TAKEN), "what was not taken as new")
+            known = id.transactions(agreed, found)
+            messages.add(found.ids)
+            transactions.add(known.ids)
+            submitted, place = sent.of(found.ids)
+            lost = id.unsubmitted(agreed, found, place, submitted, forgetful)
+            first = slices.first_sent(place, numbers(submitted["at"]), len(found.ids))
             behind = {one.shard: held[one.shard] - one.base for one in shards}
-            clients.judge(number, agreed, known, first, behind)
-        for one, mine in zip(shards, found.codes, strict=True):
-            one.follow(first[mine])
-            one.go_on()
+            for one, mine in zip(shards, found.codes, strict=True):
+                one.follow(first[mine])
+                one.go_on()
+            yield _Window(agreed, known, first, behind, found.waiting, lost)
+
+    for number, window in enumerate(ahead(accounts())):
+        proof.waiting += window.waiting
+        proof.unsubmitted += window.unsubmitted
+        if clients is not None:
+            clients.judge(number, window)
     trust([one.over for one in shards], "accounts of what was not delivered")
     messages.certify()
     transactions.certify()
@@ -130,6 +137,18 @@ def _cuts(logs: Mapping[int, log.ShardLog]) -> np.ndarray:
 def _versions_upto(cuts: np.ndarray) -> np.ndarray:
     """The last versions of windows, by their last timestamps."""
     return time.first_versions(cuts, _LAST_INDEX)
+
+
+class _Window(NamedTuple):
+    """What the journals say. sent: `slices.first_sent` of its messages; held: as `client.thin`; waiting, unsubmitted:
+    how many messages."""
+
+    logs: list[AgreedLog]
+    found: id.Transactions
+    sent: np.ndarray
+    held: dict[int, int]
+    waiting: int
+    unsubmitted: int
 
 
 class _Shard:
@@ -200,22 +219,21 @@ class _Clients:
         self._late = self._answered = 0
         self._shift, self._file = NOTHING, ""
 
-    def judge(
-        self, number: int, logs: Sequence[AgreedLog], found: id.Transactions, sent: np.ndarray, held: Mapping[int, int]
-    ) -> None:
-        """A window. sent: `slices.first_sent` of its messages; held: as `client.thin`."""
+    def judge(self, number: int, window: _Window) -> None:
+        """The windows in their turn."""
+        logs, found = window.logs, window.found
         ops = client.operations(self._lines.of(number))
         at = client.placed(ops, found)
         trust(ops.ok & ~ops.at_position, "an operation that did not end well")
         self._functions.update(client.functions(ops))
-        trust(client.thin(ops, logs, held) is None, "held by few")
+        trust(client.thin(ops, logs, window.held) is None, "held by few")
         client.answers(ops, at, found, None)
         course = time.steps(ops, at, found, logs)
         self._late += time.against_real_time(ops, course, self._latest)
         self._latest = max(self._latest, int(ops.invoke[course.op].max(initial=NOTHING)))
         precedence.certify(ops, at, found, course, logs, self._before)
         self._answered += len(ops.ok)
-        shift = slices.shifts(ops, at, found.message, sent)
+        shift = slices.shifts(ops, at, found.message, window.sent)
         known = shift[shift != NOTHING]
         if len(known):
             self._shift = int(known.min()) if self._shift == NOTHING else min(self._shift, int(known.min()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heappush
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,7 @@ AHEAD = 4
 """Who has multicast what is looked for as far ahead as so many windows of one log are long."""
 SENT = ("id", "at", "destinations")
 _FIRST = NOTHING
+T = TypeVar("T")
 
 
 def marked() -> int:
@@ -37,6 +40,16 @@ def counted_from(base: int, rows: pa.Table) -> pa.Table:
     """The positions counted from here."""
     at = rows.schema.get_field_index("position")
     return rows.set_column(at, rows.schema.field(at), pa.array(numbers(rows["position"]) - base, rows.schema.types[at]))
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same, none of which is None. A thread makes the next one while one is in use: what takes long, in NumPy or
+    Arrow, takes place outside of Python's lock."""
+    with ThreadPoolExecutor(1) as aside:
+        coming = aside.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = aside.submit(next, items, None)
+            yield item
 
 
 class Rows:
