@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 _OF_REPLICA = re.compile(r"r(\d+)-")
 NOBODY = -1
-BATCH = 1 << 15
-"""Rows of a table that are read at a time, where not all of it is wanted at once."""
+BATCH = 1 << 16
+"""Rows of a table that are read at a time, where not all of it is wanted at once. A dictionary of keys is made anew for
+each."""
 
 
 class Source(msgspec.Struct):
