@@ -124,8 +124,11 @@ def is_one(column: pa.ChunkedArray, text: str) -> np.ndarray:
     """Which of them are this text."""
     if not pa.types.is_dictionary(column.type):
         return numbers(pc.equal(column, text), 0).astype(bool)
-    wanted, code = names(pa.array([text]), column)
-    return np.asarray(code == wanted[0], bool)
+    parts = [np.zeros(0, bool)]
+    for chunk in column.chunks:
+        is_text = np.append(numbers(pc.equal(chunk.dictionary, text), 0), False)
+        parts.append(is_text[numbers(chunk.indices, -1)])
+    return np.concatenate(parts)
 
 
 def _begins_say_nothing(history: pa.Table, begins: np.ndarray) -> None:
