@@ -40,6 +40,7 @@ from multicast.simulation.growing import Growth
 from multicast.simulation.injector import Injector
 from multicast.simulation.joins import Joins
 from multicast.simulation.observe import Observer
+from multicast.simulation.owed import Owed
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.stragglers import Stragglers
 from multicast.simulation.true_time import TrueTime
@@ -176,7 +177,7 @@ class Course:
     def _observe(self, observers: Sequence[Observer]) -> None:
         world = self.cluster.world
         world.observers += observers
-        checkers = (TrueTime(self.cluster.options), Vouching(self._specification), Elections(), Returns())
+        checkers = (TrueTime(self.cluster.options), Vouching(self._specification), Elections(), Returns(), Owed())
         attach(world, *checkers)
         if self._changes:
             attach(world, self._coming)

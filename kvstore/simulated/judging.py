@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 
+from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import EMPTY
 from kvstore.core.messages import decode_retained
 from kvstore.simulated import clients
@@ -70,7 +71,9 @@ class Judge:
         log, clients = replica.log, replica.clients
         return {
             "log": len(log), "by_id": len(log.by_id), "items": len(log.items), "requests": len(clients.requests),
-            "reads": len(replica.reads) + len(replica.collects), "lookups": len(clients.lookups),
+            "blocked": len(log._blocked) + len(log._last_of_shards) + len(log._last_writer),
+            "reads": len(replica.reads) + len(replica.collects) + len(replica.versions),
+            "bundles": _under_way(clients.bundler), "lookups": len(clients.lookups),
             "parts": self._parts(pid),
         }  # fmt: skip
 
@@ -85,3 +88,9 @@ class Judge:
         """Wait for it."""
         self._cluster.world.run_while(lambda: self.unfinished(()), 2 * LIVENESS_LIMIT_US)
         self.finish(())
+
+
+def _under_way(bundler: Bundler) -> int:
+    """How much it takes for under way, or for waiting: so much less leaves at once."""
+    flows = bundler._flows.values()
+    return len(bundler._flights) + sum(len(f.queue) + f.bytes + f.under_way + f.travelling for f in flows)

@@ -46,6 +46,8 @@ Checks
     watermarks    has a majority of a group what other groups hear that the group has?
     timers        has what waits for somebody else a timer, and does the host know it?
     remembered    is what was delivered remembered as long as somebody may ask for it?
+    owed          is a protocol told what its host owes it?
+    leftovers     what a process keeps when everything is over
 
 Other ways to look
     model         a small run as states and actions

@@ -7,7 +7,8 @@ link; if that loses its memory on the way, the vote is not whole. The first ball
 begins to act as its leader, of a quorum's `Position`s of just this ballot. Where who has won brings the others into one
 state, majorities have said that they have taken over that of just this ballot: of the ballot's view, and of the one
 before it unless another ballot of this view has begun (multicast.membership). There, who leads or follows does so
-in the ballot that it has promised, and in no other.
+in the ballot that it has promised, and in no other. A leader takes itself for obeyed (parts.detector) when a majority
+has answered since it last did so.
 
 Who comes back after the loss of its disk does so when it may: when all others have answered it, in a ballot above all
 in which others may have its vote, with what its group and a quorum of every other one say that it must have
@@ -58,6 +59,15 @@ class _Votes:
         return sorted(sender for sender, portions in self.portions.items() if portions < 0)
 
 
+class _Echoes:
+    """Who has answered the pulses of a leader since it last was obeyed. pulsed: it has sent one since."""
+
+    def __init__(self, ballot: Ballot = _NO_PAST, pulsed: bool = False) -> None:
+        self.ballot = ballot
+        self.pulsed = pulsed
+        self.senders: set[ProcessId] = set()
+
+
 class Elections(Checker):
     """See the module's first paragraphs."""
 
@@ -72,10 +82,12 @@ class Elections(Checker):
         self._acting: dict[ProcessId, Ballot] = {}
         self._joiners: dict[ProcessId, dict[Ballot, set[ProcessId]]] = {}
         self._leading: dict[ProcessId, Ballot] = {}
+        self._echoes: dict[ProcessId, _Echoes] = {}
 
     def on_life(self, node: Node) -> None:
         """What was told in an earlier life does not count."""
         self._votes[node.pid] = {}
+        self._echoes[node.pid] = _Echoes()
         self._joiners[node.pid] = {}
         self._positions[node.pid] = {}
         for known in (self._judged, self._begun, self._acting, self._leading):
@@ -94,6 +106,8 @@ class Elections(Checker):
                 self._positions[node.pid][args[1].ballot, args[0]] = args[1].position, node.clock()
             elif kind == "Joined" or (kind == "Accept" and hasattr(args[1], "length")):  # PrimCast's
                 self._joiners[node.pid].setdefault(args[1].ballot, set()).add(args[0])
+            elif kind == "Echo" and election.state == "leader" and args[1].ballot == election.promised:
+                self._judge_echo(node, args[0], election)
         elif handler == "on_peer_reset":
             for some in votes.values():
                 if some.portions.get(args[0], 0) > 0:
@@ -117,6 +131,19 @@ class Elections(Checker):
         for _, message, _ in sends:
             if type(message).__name__ == "Begun" and message.ballot == begun and message.upto < least:
                 self._wrong(node, ballot, f"says that it began with instances up to {message.upto}, not {least}")
+            elif type(message).__name__ == "Pulse":
+                self._echoes[node.pid].pulsed = True
+
+    def _judge_echo(self, node: Node, sender: ProcessId, election: Any) -> None:
+        """A leader takes itself for obeyed only when a majority has answered since it last did so."""
+        echoes = self._echoes[node.pid]
+        if echoes.ballot != election.promised:
+            self._echoes[node.pid] = echoes = _Echoes(election.promised, echoes.pulsed)
+        echoes.senders.add(sender)
+        if echoes.pulsed and not election.detector._unanswered:
+            if not election.views.can_elect(echoes.senders | {node.pid}):
+                self._wrong(node, election.promised, f"is obeyed when {sorted(echoes.senders)} have answered")
+            self._echoes[node.pid] = _Echoes(election.promised)
 
     def _judge(self, node: Node, ballot: Ballot, votes: _Votes) -> None:
         topology, pid, voters = node.world.topology, node.pid, votes.whole
@@ -202,11 +229,14 @@ class Returns(Checker):
     def __init__(self) -> None:
         super().__init__()
         self._lives: dict[ProcessId, _Life | None] = {}
+        self._numbers: dict[ProcessId, int] = {}
+        self._asked: dict[ProcessId, dict[int, int]] = {}
         self._losses: dict[ProcessId, int] = {}
         self._promised: dict[ProcessId, dict[Ballot, int]] = {}
 
     def on_life(self, node: Node) -> None:
         self._lives[node.pid] = None
+        self._numbers[node.pid] = self._numbers.get(node.pid, 0) + 1
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         pid, protocol = node.pid, node.protocol
@@ -221,6 +251,8 @@ class Returns(Checker):
             if handler == "on_message":
                 self._hear(life, election.rejoin, node.world.topology.group_of[args[0]], args[0], args[1])
             life.has_all = election.rejoin.bound is not None
+            if election.rejoin.amnesiac and not life.has_all:
+                self._judge_question(pid, election.rejoin._question)
             return
         if life is not None:
             if handler == "on_message":
@@ -231,6 +263,11 @@ class Returns(Checker):
         promised = self._promised.setdefault(pid, {})
         if ballot not in promised:
             promised[ballot] = self._losses.get(ballot.leader, 0)
+
+    def _judge_question(self, pid: ProcessId, question: int) -> None:
+        number = self._numbers[pid]
+        if self._asked.setdefault(pid, {}).setdefault(question, number) != number:
+            self.report("return", f"process {pid} asks under {question} again, as in an earlier life")
 
     @staticmethod
     def _hear(life: _Life, rejoin: Any, group: GroupId, sender: ProcessId, message: Any) -> None:

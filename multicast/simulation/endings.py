@@ -36,6 +36,7 @@ from multicast.records import Delivered
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
+from multicast.simulation.leftovers import kept
 from multicast.simulation.observe import Observer
 from multicast.simulation.stalls import LINK_US, Stalls
 from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Topology, quorum_of
@@ -63,8 +64,6 @@ notice."""
 _QUIET_US_MAX = 1_000_000
 _COPIES_US = 1_500_000
 """So long clients may go on to repeat themselves."""
-_LEFT = ("pending", "submitted", "entries", "outgoing", "unsettled")
-"""Of `MulticastProtocol.describe`: what a process keeps only as long as somebody may need it."""
 _LEFT_PERIODS = 100
 """So many of a protocol's longest timers the last message may be kept for: what was lost is asked for more and more
 rarely."""
@@ -433,9 +432,9 @@ class Endings:
     def _judge_left(self) -> None:
         world, period_us = self._world, max(self._timeout_us, 1_000)
         world.run_while(lambda: bool(self._left()), _LEFT_PERIODS * period_us, period_us // 4)
-        for pid, kept in self._left().items():
+        for pid, left in self._left().items():
             role = world.nodes[pid].protocol.role()
-            world.report("left", f"process {pid} ({role}) keeps {kept}, when everything has long been done")
+            world.report("left", f"process {pid} ({role}) keeps {left}, when everything has long been done")
 
     def _left(self) -> dict[ProcessId, dict[str, int]]:
         """What each process keeps that it should not; whoever is removed does nothing more, and may."""
@@ -443,10 +442,9 @@ class Endings:
         for pid, node in self._world.nodes.items():
             if not self._world.belongs(pid):
                 continue
-            told = node.protocol.describe()
-            kept = {name: told.get(name, 0) for name in _LEFT} | self._judged.left(pid)
-            if any(kept.values()):
-                found[pid] = {name: number for name, number in kept.items() if number}
+            left = kept(node.protocol) | {name: n for name, n in self._judged.left(pid).items() if n}
+            if left:
+                found[pid] = left
         return found
 
     # -- nobody stands still ------------------------------------------------------------------------------------------

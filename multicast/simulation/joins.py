@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from multicast.membership import Change, change_of, change_payload
+from multicast.membership import Change, Membership, change_of, change_payload
 from multicast.protocol import Specification
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
@@ -104,6 +104,7 @@ class Joins(Checker):
         self._over = False
         self._positions: dict[GroupId, int] = {}
         self._made: dict[GroupId, list[int]] = {}
+        self._noted: dict[ProcessId, int] = {}
         self._spares: dict[GroupId, list[ProcessId]] = {}
 
     @property
@@ -163,12 +164,15 @@ class Joins(Checker):
             known = world.nodes[origin].protocol.topology.views[group]
             before = known.of[known.latest]
             if (process in before) != adds and (adds or len(before) > 1):
-                self._multicast(origin, group, Change(known.latest, adds, process, self._payload))
+                self._multicast(origin, group, self._change(known.latest, adds, process))
                 newcomer, leaving = (process, second) if adds else (second, process)
                 rest = [p for p in before if p != leaving]
                 if second is not None and (second in before) == adds and self._would_link(newcomer, rest):
-                    self._multicast(origin, group, Change(known.latest + 1, not adds, second, self._payload))
+                    self._multicast(origin, group, self._change(known.latest + 1, not adds, second))
         world.schedule(world.now + self._patience_us, self._try, group, adds, process, left - 1, second)
+
+    def _change(self, view: int, adds: bool, process: ProcessId) -> Change:
+        return Change(view, adds, process, self._payload, _note_of(process) if adds else b"")
 
     def _would_link(self, newcomer: ProcessId | None, members: Sequence[ProcessId]) -> bool:
         """To one of these at least."""
@@ -211,6 +215,9 @@ class Joins(Checker):
             own.latest == views.latest and len(own.counting) == 1 for own in known
         )
 
+    def on_life(self, node: Node) -> None:
+        self._noted.pop(node.pid, None)
+
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
     ) -> None:
@@ -236,6 +243,7 @@ class Joins(Checker):
         """It has the views that its deliveries have made, joins no ballot of others, and takes none for begun that has
         not."""
         known = leadership.election.views
+        self._judge_notes(node, leadership.membership)
         if leadership.joined.view > known.latest:
             self.report("members", f"process {node.pid} has joined {leadership.joined} and knows view {known.latest}")
         if leadership.election.state == _REMOVED or (not known.latest and group not in self._made):
@@ -247,3 +255,20 @@ class Joins(Checker):
             self.report("members", text)
         if known.latest and len(known.counting) == 1 and (group, known.latest) not in self._there.led:
             self.report("members", f"process {node.pid} takes view {known.latest} for begun, in which nobody leads")
+
+    def _judge_notes(self, node: Node, known: Membership) -> None:
+        """Of each process that was added, whoever knows of it knows what hosts must."""
+        many = sum([len(views.of) for views in known.views.values()])
+        if many == self._noted.get(node.pid, len(known.views)):
+            return
+        self._noted[node.pid] = many
+        for group, views in known.views.items():
+            there = self._there.topology.views[group].of
+            for process in {p for members in views.of.values() for p in members}.difference(there[0]):
+                if views.notes.get(process) != _note_of(process):
+                    text = f"process {node.pid} knows that {process} was added, and not what was noted of it"
+                    self.report("members", text)
+
+
+def _note_of(process: ProcessId) -> bytes:
+    return b"process %d" % process

@@ -38,8 +38,10 @@ def _delivered(log: Any) -> Memory:
 
 
 def _ballots(leadership: Any) -> Memory:
-    views = {group: (views.of, views.counting) for group, views in leadership.membership.views.items()}
-    return {"promised": leadership.election.promised, "joined": leadership.joined, "views": views}
+    every = leadership.membership.views.items()
+    views = {group: (views.of, views.counting, views.notes) for group, views in every}
+    made = {number: at for number, at in leadership.election.views._made.items() if at}
+    return {"promised": leadership.election.promised, "joined": leadership.joined, "views": views, "made": made}
 
 
 def _white_box(p: Any) -> Memory:

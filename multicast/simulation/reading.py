@@ -1,18 +1,25 @@
 """Reads in random runs (`MulticastProtocol.on_read`): who asks, and whether the answer was fresh.
 
 An answer p is fresh if no process of the group, dead or alive, had more than p final deliveries when the process was
-asked.
+asked. Whether any had more is rare, so it is judged besides whether each who counts for a leader's round of reads has
+confirmed just this round, or a later one of its ballot (parts.reads).
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multicast.application import Application, ApplicationOutbox
+from multicast.parts.reads import Confirmed
 from multicast.simulation.checkers import Checker, Properties
 from multicast.simulation.world import World
-from multicast.types import ProcessId
+from multicast.types import Ballot, ProcessId
+
+if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
+
+Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
 
 
 class Reader(Application):
@@ -71,3 +78,36 @@ class Reads(Checker):
         """Report what was not answered in a world that has healed."""
         if self.open:
             self.report("liveness", f"{self.open} reads have no answer")
+
+
+class Confirmations(Checker):
+    """Of protocols whose leaders answer reads. Like in `invariants`, variables are known by name only."""
+
+    watches_protocol = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: dict[tuple[ProcessId, Ballot], int] = {}
+        self._rounds: dict[ProcessId, list[Any]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._rounds[node.pid] = []
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        pid = node.pid
+        for _, message, _ in sends:
+            if type(message) is Confirmed and message.ballot is not None:
+                self._sent[pid, message.ballot] = max(self._sent.get((pid, message.ballot), 0), message.number)
+        under_way = node.protocol._reads._rounds  # type: ignore[attr-defined]
+        if not under_way and not self._rounds[pid]:
+            return
+        for known in self._rounds[pid]:
+            if known not in under_way:
+                self._judge(pid, known)
+        self._rounds[pid] = list(under_way)
+
+    def _judge(self, pid: ProcessId, known: Any) -> None:
+        """A round is over."""
+        for member in known.members:
+            if member != pid and self._sent.get((member, known.ballot), 0) < known.number:
+                self.report("reads", f"process {pid} counts {member}, which has not confirmed round {known.number}")

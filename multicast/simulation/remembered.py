@@ -1,9 +1,9 @@
 """What was delivered is remembered as long as somebody may ask for it, or bring a copy of it (parts.delivered).
 
 A process forgets an id when its watermark has passed the delivery, and the id's creation, by two deduplication windows,
-and the message is settled; never without a window. A message that is settled its payload and its stamps are dropped of:
-the watermark of every destination group has passed it. The harm in less takes a copy, an election or a lost disk that
-comes just then. Like in `invariants`, variables of protocols are known by name only.
+and the message is settled, and then it does; never without a window. A message that is settled its payload and its
+stamps are dropped of: the watermark of every destination group has passed it. The harm in less takes a copy, an
+election or a lost disk that comes just then. Like in `invariants`, variables of protocols are known by name only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from multicast.simulation.scene import Node
 
 Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
+
+_LOOK_EVERY = 32
+"""Batches: what should have gone stays."""
 
 
 class Remembered(Checker):
@@ -49,6 +52,8 @@ class Remembered(Checker):
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         pid, known, entries = node.pid, _log_of(node)._known, getattr(node.protocol, "entries", None)
+        if handler == "on_tick" and node.engine._batch.number % _LOOK_EVERY == 0:
+            self._judge_kept(node)
         before, sizes = self._sizes.get(pid, (0, 0)), (len(known), len(entries) if entries else 0)
         if sizes == before and handler != "on_start":
             return
@@ -76,6 +81,16 @@ class Remembered(Checker):
         unsettled = (i for queue in log._unsettled.values() for _, i in queue)
         if message_id not in self._again and message_id in unsettled:
             self._wrong(node, f"forgets {message_id.hex()}, which is not settled")
+
+    def _judge_kept(self, node: Node) -> None:
+        """What another group's word has brought back (`recall`) is remembered longer."""
+        log = _log_of(node)
+        if not log._window_us or not log._forgotten or not node.protocol.is_member():
+            return
+        old = [i for i, (at, position) in log._known.items() if position and log._bucket(i, at) < log._forgotten]
+        kept = set(old).difference(i for queue in log._unsettled.values() for _, i in queue) if old else ()
+        for message_id in sorted(kept)[:1]:
+            self._wrong(node, f"remembers {message_id.hex()}, which is settled and old")
 
     def _judge_dropped(self, node: Node, message_id: MessageId) -> None:
         log, delivery = _log_of(node), self._delivered[message_id]

@@ -28,7 +28,8 @@ from multicast.simulation.injector import Injector
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.joins import Joins
 from multicast.simulation.observe import Observer
-from multicast.simulation.reading import Reader, Reads
+from multicast.simulation.owed import Owed
+from multicast.simulation.reading import Confirmations, Reader, Reads
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.scene import EPOCH_US
 from multicast.simulation.stragglers import Stragglers
@@ -147,7 +148,7 @@ class Run:
         self.genuineness = Genuineness(self.topology, self.specification)
         attach(
             self.world, self.properties, self.genuineness, TrueTime(self.options),
-            Vouching(self.specification), Elections(), Returns(),
+            Vouching(self.specification), Elections(), Returns(), Owed(),
             *invariant_checkers(self.specification.name, self.topology),
         )  # fmt: skip
         self.joins = Joins(self.specification, own, self.size.patience_us)
@@ -155,6 +156,8 @@ class Run:
             attach(self.world, self.joins)
         self.reads = Reads(self.properties)
         attach(self.world, self.reads)
+        if self.specification.leader_reads and self.specification.fault_tolerant:
+            attach(self.world, Confirmations())
         self.fifo = Fifo(self.properties) if self.specification.fifo else None
         if self.fifo is not None:
             attach(self.world, self.fifo)

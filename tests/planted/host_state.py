@@ -168,6 +168,16 @@ class BulkSurvivesOverflow(Sender):
     """What waits for room stays when the queue is lost."""
 
 
+@rewrite("_submit", "self.protocol.on_submit(message, now, self._out)", "pass")
+class MulticastsLost(Engine):
+    """What the application multicasts never reaches the protocol."""
+
+
+@rewrite("_use_clock", "self.protocol.on_clock(clock.off, now)", "pass")
+class ClockNotTold(Engine):
+    """A protocol does not hear that its clock is off: its leader goes on."""
+
+
 # -- what goes --------------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +199,7 @@ HARMLESS = (*_host(WhiteBox, HeldIsNotDurable),)
 PLANTED = (
     *_host(
         WhiteBox, MarkBeforeData, RefersToCopy, OwnWordBeforeSync, OwnWordAtOnce, OneMoreFlushed,
-        BulkBackwards, SmallBulkFirst, LossesToldAgain, BulkSurvivesOverflow,
+        BulkBackwards, SmallBulkFirst, LossesToldAgain, BulkSurvivesOverflow, MulticastsLost, ClockNotTold,
     ),
     *_host(
         Skeen, FirstDeliveryIsLast, PutsReferToNothing, DeliveriesReferToNothing, NothingRefers,

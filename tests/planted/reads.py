@@ -74,5 +74,10 @@ class DeposedAsks(WhiteBox):
     """A leader that has promised another ballot counts its own word, too."""
 
 
+@rewrite("_on_confirmed", "asked.number <= confirmed.number and", "", part="_reads")
+class EarlierRoundConfirms(WhiteBox):
+    """Who has confirmed an earlier round counts for what is asked later, too."""
+
+
 HARMLESS = (Planted(ConfirmsAfterPromise),)
 PLANTED = tuple(bug for bug in planted_in(__name__, HARMLESS) if bug.protocol is not AmnesiacConfirms)

@@ -110,6 +110,11 @@ class NoProgressByParts(Replica):
 # -- in what it consists of -------------------------------------------------------------------------------------------
 
 
+@rewrite("complete", "if self._last_writer.get(key) == position:", "if False:")
+class WritersKept(Log):
+    """Who has written a key is known for ever."""
+
+
 @rewrite("complete", "if self._last_writer.get(key) == position:", "if key in self._last_writer:")
 class WriterForgotten(Log):
     """When a writer of a key completes, later writers of it are forgotten, too."""
@@ -411,7 +416,8 @@ PLANTED_IN_STORE = (
     *_core(ExpiredRemembered, settings=WINDOW),
     *_core(
         SettledElsewhere, EarlyPartsLost, ItemsKept, EntriesKept,
-        WriterForgotten, FallibleNotWaitedFor, FailureBranchWritesNothing, FirstWriterUnnoticed, FailedWrites,
+        WriterForgotten, WritersKept,
+        FallibleNotWaitedFor, FailureBranchWritesNothing, FirstWriterUnnoticed, FailedWrites,
         OwnWritesUnread, FailureBranchNeedsNothing, LastDueFirst, UnnamedNotDue, RepetitionAsksLate,
         HiddenByOwnWrites, ShownBeyond, StepWithOthers,
     ),

@@ -1,0 +1,54 @@
+"""What a host owes its protocol in each batch: what the application multicasts, what other clocks say of its own, and
+whether its disk hangs. Of what gets lost there nobody ever hears.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from multicast.application import ApplicationOutbox
+from multicast.simulation.checkers import Checker
+from multicast.types import AppMessage, MessageId, ProcessId
+
+if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
+
+Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
+
+
+class _Outbox(ApplicationOutbox):
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[MessageId] = []
+
+    def submit(self, message: AppMessage) -> None:
+        self.asked.append(message.id)
+        super().submit(message)
+
+
+class Owed(Checker):
+    """Judged at the end of each batch. Whether the protocol takes what is multicast is its own affair."""
+
+    watches_protocol = True
+    watches_idle = True
+
+    def on_life(self, node: Node) -> None:
+        node.engine._app_out = _Outbox()
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        engine: Any = node.engine
+        asked: list[MessageId] = engine._app_out.asked
+        if handler == "on_submit":
+            if args[0].id in asked:
+                asked.remove(args[0].id)
+        elif handler == "end_batch":
+            if asked:
+                self.report("owed", f"process {node.pid} never multicasts {asked[0].hex()}")
+                asked.clear()
+            clock, election = engine.discipline, node.protocol.election
+            if clock is not None and clock.off != node.protocol.clock_off:
+                self.report("owed", f"process {node.pid} is not told whether its clock is off: {clock.off}")
+            if election is not None and election.disk_hangs != engine.disk_hangs:
+                self.report("owed", f"process {node.pid} is not told whether its disk hangs: {engine.disk_hangs}")
