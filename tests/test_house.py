@@ -249,7 +249,7 @@ def run(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.Com
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 
@@ -276,13 +276,13 @@ def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mypy")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_mypy_finds_nothing(mypy_cache: Path) -> None:
     done = run("-m", "mypy", "--cache-dir", str(mypy_cache))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_mypy_notices_a_planted_violation(tmp_path: Path, mypy_cache: Path) -> None:
     (tmp_path / "planted.py").write_text("def f(x): return x\n")
     config, cache = str(ROOT / "pyproject.toml"), str(mypy_cache)

@@ -24,8 +24,6 @@ from tests.house import ROOT
 
 __all__ = ["cluster"]
 
-pytestmark = pytest.mark.timeout(120)
-
 ADDRESS = "http://127.0.0.1:7500"
 PAGES = ("client_sdk/TUTORIAL.md", "kvstore/HTTP.md", "kvstore/ETCD.md", "kvstore/CONSISTENCY.md", "README.md")
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)

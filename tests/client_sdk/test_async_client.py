@@ -37,8 +37,6 @@ from client_sdk.hedging import SAVED_MAX, Hedges
 from multicast.types import is_uuid7, new_message_id
 from tests.client_sdk.fake import FakeCluster
 
-pytestmark = pytest.mark.timeout(120)
-
 ODD_KEYS = [
     b"a",
     b"a/b//c",

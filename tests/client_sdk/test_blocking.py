@@ -14,8 +14,6 @@ import pytest
 from client_sdk import Client, Done, ForeignLoop, Lost
 from client_sdk.testing import MemoryStore
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def memory() -> Iterator[MemoryStore]:

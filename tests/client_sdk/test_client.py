@@ -34,8 +34,6 @@ from client_sdk.keyspace import Keyspace
 from tests.client_sdk.fake import FakeCluster
 from tests.kvstore.live import wait_until
 
-pytestmark = pytest.mark.timeout(120)
-
 T = TypeVar("T")
 
 

@@ -6,15 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from client_sdk import Client, Timestamp
 from tests.client_sdk.stores import LOSERS_TTL, is_a_timeout
 from tests.client_sdk.test_live import directory, kill, leader
 
 __all__ = ["directory"]
-
-pytestmark = pytest.mark.timeout(120)
 
 TTL = 2.0
 """Of who is killed: the others wait for it."""

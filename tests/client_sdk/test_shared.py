@@ -52,8 +52,6 @@ from tests.kvstore.live import wait_until
 
 __all__ = ["place"]
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def store(place: Place) -> Iterator[Client]:

@@ -13,8 +13,6 @@ from client_sdk import Add, AsyncClient, Client, Compacted, InvalidRequest, Outc
 from client_sdk.testing import MemoryStore
 from tests.client_sdk.test_client import in_child
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_clients_of_all_threads_and_loops_see_one_store() -> None:
     async def add(memory: MemoryStore) -> None:

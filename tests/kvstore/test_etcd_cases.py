@@ -14,8 +14,6 @@ from kvstore.api.events import CHANGE, Event, EventReader
 from multicast.types import Timestamp
 from tests.kvstore.live import Answer, Replica, running_cluster, wait_until
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Store(Replica):
     """One replica of two shards' replicas, as a user of curl knows it."""

@@ -24,8 +24,6 @@ from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.kvstore.live import wait_until
 from tests.ports import free_base_port
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from tests.house import ROOT
 from tests.kvstore.backups import serving
 from tests.kvstore.live import make_cluster
@@ -66,7 +64,6 @@ def test_what_is_entered_in_another_order_is_noticed() -> None:
     assert not_passed(["a", "b"], ["b", "a"]) == ["b"]
 
 
-@pytest.mark.timeout(120)
 async def test_a_put_goes_this_way(tmp_path: Path) -> None:
     before, _, after = PAGE.partition(AFTERWARDS)
     way, afterwards = steps(before), steps(after)

@@ -29,7 +29,7 @@ from workloads.bench.measure import Plan
 from workloads.bench.results import Line
 from workloads.cli import main
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("counted")]
+pytestmark = pytest.mark.usefixtures("counted")
 needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 

@@ -14,7 +14,6 @@ from kvstore.core.audit import HistoryEvent
 from tests.client_sdk.fake import FakeCluster
 from workloads import bank
 
-pytestmark = pytest.mark.timeout(60)
 SECONDS = 50.0
 """No bank runs so long: each stops when it has seen enough."""
 

@@ -22,7 +22,7 @@ from workloads.bench.load import Load, Operation, Tally
 from workloads.bench.measure import Plan
 from workloads.bench.store import KvStore
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("counted")]
+pytestmark = pytest.mark.usefixtures("counted")
 
 
 async def measured(change: Callable[[FakeCluster], None] = lambda _: None, **options: Any) -> results.Report:

@@ -21,7 +21,7 @@ from workloads.bench import clusters as fresh
 from workloads.bench import compare
 from workloads.bench.measure import Plan
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("counted")]
+pytestmark = pytest.mark.usefixtures("counted")
 
 
 @pytest.fixture(autouse=True)

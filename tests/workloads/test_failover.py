@@ -49,7 +49,6 @@ async def test_another_leader_and_another_ballot_are_changes_and_silence_is_none
 
 
 @pytest.mark.full
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("protocol", ["white_box", "primcast"])
 def test_slow_disks_change_no_leader(protocol: str) -> None:
     command = [sys.executable, "-m", "workloads.failover", "--protocol", protocol, "--kills", "0", "--restarts", "0"]

@@ -18,8 +18,6 @@ from tests.client_sdk.fake import FakeCluster
 from tests.workloads.test_bank import FAULTS, check_well_formed
 from workloads import invariants
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Enough:
     """Stops a run when its counts say so; it would take 50 seconds otherwise."""

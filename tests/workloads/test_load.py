@@ -16,8 +16,6 @@ from workloads.bench.grpc import FAILED, GrpcConnection, call, field, frame
 from workloads.bench.load import Load, Operation
 from workloads.bench.ycsb import MIXES, Zipfian, chooser, key_of, scatter
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def answer(status: int, body: bytes, framing: str) -> bytes:
     head = f"HTTP/1.1 {status} X\r\nContent-Type: text/plain\r\n".encode()

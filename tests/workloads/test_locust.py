@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.client_sdk.fake import FakeCluster
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +32,6 @@ async def locust(cluster: FakeCluster, enough: Callable[[Counter[str]], bool]) -
     return process.returncode, text.decode()
 
 
-@pytest.mark.timeout(180)
 async def test_a_good_cluster_gives_no_failure() -> None:
     async with FakeCluster() as cluster:
         status, text = await locust(cluster, lambda seen: min(seen["GET"], seen["PUT"], seen["POST"]) > 20)
@@ -45,7 +42,6 @@ async def test_a_good_cluster_gives_no_failure() -> None:
         assert all(cluster.replicas[leader].seen for leader in (0, 2))
 
 
-@pytest.mark.timeout(180)
 async def test_refusals_are_failures_under_their_own_name() -> None:
     async with FakeCluster() as cluster:
         for replica in cluster.replicas:

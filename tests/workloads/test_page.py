@@ -16,7 +16,6 @@ from workloads.bench.measure import Plan
 from workloads.bench.results import to_json
 from workloads.cli import main
 
-pytestmark = pytest.mark.timeout(60)
 PARTS = ("etcd", "wrk", "open", "ycsb", "cluster", "protocols", "multicast")
 
 
