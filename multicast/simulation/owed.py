@@ -29,10 +29,9 @@ class _Outbox(ApplicationOutbox):
 
 
 class Owed(Checker):
-    """Judged at the end of each batch. Whether the protocol takes what is multicast is its own affair."""
+    """Judged at the end of each batch that does anything. Whether a protocol takes a multicast is its own affair."""
 
     watches_protocol = True
-    watches_idle = True
 
     def on_life(self, node: Node) -> None:
         node.engine._app_out = _Outbox()
