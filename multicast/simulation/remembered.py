@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
 
+_AMNESIAC = ("recovering", "rejoining")
 _LOOK_EVERY = 32
 """Batches: what should have gone stays."""
 
@@ -38,6 +39,7 @@ class Remembered(Checker):
         self._kept: dict[ProcessId, set[MessageId]] = {}
         self._sizes: dict[ProcessId, tuple[int, int]] = {}
         self._begun: dict[ProcessId, int] = {}
+        self._old: dict[ProcessId, set[MessageId]] = {}
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         message_id = delivery.message.id
@@ -53,13 +55,14 @@ class Remembered(Checker):
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         pid, known, entries = node.pid, _log_of(node)._known, getattr(node.protocol, "entries", None)
         if handler == "on_tick" and node.engine._batch.number % _LOOK_EVERY == 0:
-            self._judge_kept(node)
+            self._judge_kept(node, args[0])
         before, sizes = self._sizes.get(pid, (0, 0)), (len(known), len(entries) if entries else 0)
         if sizes == before and handler != "on_start":
             return
         self._sizes[pid] = sizes
         if handler == "on_start":
             self._begun[pid] = _log_of(node).timestamp.time
+            self._old.pop(pid, None)
             self._known[pid] = {i: at for i, (at, _) in known.items() if i in self._delivered}
             self._kept[pid] = {i for i in self._known[pid] if entries is not None and i in entries}
             return
@@ -82,14 +85,19 @@ class Remembered(Checker):
         if message_id not in self._again and message_id in unsettled:
             self._wrong(node, f"forgets {message_id.hex()}, which is not settled")
 
-    def _judge_kept(self, node: Node) -> None:
-        """What another group's word has brought back (`recall`) is remembered longer."""
-        log = _log_of(node)
+    def _judge_kept(self, node: Node, now: int) -> None:
+        """Twice, where it has just forgotten what it may: who has lost its disk does not, until it is back. What the
+        word of another group has brought back (`recall`) is remembered longer."""
+        log, before = _log_of(node), self._old.pop(node.pid, set())
         if not log._window_us or not log._forgotten or not node.protocol.is_member():
             return
+        if node.protocol.role() in _AMNESIAC or log._next_report not in (0, now + log._period_us):
+            return
         old = [i for i, (at, position) in log._known.items() if position and log._bucket(i, at) < log._forgotten]
-        kept = set(old).difference(i for queue in log._unsettled.values() for _, i in queue) if old else ()
-        for message_id in sorted(kept)[:1]:
+        if not old:
+            return
+        kept = self._old[node.pid] = set(old).difference(i for queue in log._unsettled.values() for _, i in queue)
+        for message_id in sorted(kept & before)[:1]:
             self._wrong(node, f"remembers {message_id.hex()}, which is settled and old")
 
     def _judge_dropped(self, node: Node, message_id: MessageId) -> None:
