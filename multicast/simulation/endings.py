@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from multicast.disk import HANGS_US
 from multicast.protocol import Options, Specification
 from multicast.records import Delivered
 from multicast.simulation.casualties import Casualties
@@ -401,8 +402,8 @@ class Endings:
                 self._world.network.reset(victim, pid)
 
     def _slow_disk(self, victim: ProcessId, leader: ProcessId) -> None:
-        """Syncs take longer than anybody's patience, and there is always one to wait for."""
-        self._world.slow_disk(victim, 3 * self._timeout_us)
+        """Syncs take longer than anybody's patience, and there is always one to wait for. (The disk does not hang.)"""
+        self._world.slow_disk(victim, min(3 * self._timeout_us, HANGS_US - self._timeout_us // 10))
         for _ in range(6):
             self._judged.multicast(victim, tuple(self._world.topology.groups))
             self._world.run_for(self._timeout_us)
