@@ -58,7 +58,7 @@ conflict (every protocol's failure-free latency); and a store's entry replica ma
 _TOTO_DELAYS = 6
 """ToTo publishes no latency in message delays: a cast, the receipts of all members, and their receipts."""
 _EARLY_MIN = 8
-"""Who may keep fewer messages that came before their turn drops some even now, and asks for them."""
+"""Who may keep fewer messages that came before their turn drops some even now, and asks for them: it takes longer."""
 _SOON_US = 15 * DELTA_US
 """What can wait waits for so long meanwhile: longer than most protocols take. Who has multicast the probe must not
 notice."""
@@ -188,6 +188,7 @@ class Endings:
         world.observers.append(self._probe)
         self._stalls = None if own is None else Stalls(world, judged, own, max(self._timeout_us, LINK_US))
         if self._stalls is not None:
+            self._stalls.most_us *= 1 + (options.early_max < _EARLY_MIN)
             world.observers.append(self._stalls)
 
     def run(self, healed: Callable[[], None] = lambda: None) -> None:
