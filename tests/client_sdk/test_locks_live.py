@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 from client_sdk import Client, Timestamp
 from tests.client_sdk.stores import LOSERS_TTL, is_a_timeout
@@ -17,13 +18,14 @@ TTL = 2.0
 LONG = 60.0
 """Of who lives, and is not to lose it on a machine that stands still for a while."""
 HOLDER = f"""
-import contextlib, sys, time
+import contextlib, sys
 from client_sdk import Client, KvError
 with Client(sys.argv[1], timeout=60) as store:
     while True:
         with contextlib.suppress(KvError), store.lock("job", ttl={TTL}) as lock:  # else its time was over already
             print(lock.token, flush=True)
-            time.sleep(1000)
+            sys.stdin.read()  # until it is killed, or whoever waits for it has ended
+            break
 """
 
 
@@ -32,7 +34,7 @@ def test_whoever_is_killed_with_a_lock_is_followed_after_its_time_to_live_and_to
     with Client(directory, timeout=60) as store:
         for leader_dies in (False, True):
             command = [sys.executable, "-c", HOLDER, str(directory)]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+            with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as holder:
                 try:
                     assert holder.stdout is not None
                     tokens.append(Timestamp.parse(holder.stdout.readline().strip()))
