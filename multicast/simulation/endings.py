@@ -217,7 +217,8 @@ class Endings:
             dead = ()
             if not self._settle(dead, quiet=False):
                 return
-        self._judge_latency(dead)
+        if self._promised_us() < self._limit_us:  # else no majority is alive and knows the time
+            self._judge_latency(dead)
         if injector is not None and not dead and not world.violations:
             self._keep_leaders()
         if injector is not None and not world.violations:
