@@ -74,12 +74,20 @@ def _paxos(paxos: Any) -> Memory:
     return {"promised": paxos.promised, "accepted": i.accepted, "decided": i.decided, "low": i.low}
 
 
+def _is_known(log: Any, entry: Any) -> bool:
+    """Whether what is remembered of the message is the delivery of this entry, and not of another copy."""
+    known = log._delivered.known(entry.message.id)
+    if known is None or known[1] != entry.position:
+        return False
+    return bool(entry.local == max(local for local in log._locals[entry.message.id] if local <= known[0]))
+
+
 def _replicated(p: Any) -> Memory:
     log = p.member.log
     saved = p.specification.name == "ft_skeen"  # a fast one finds the final timestamp again
     entries = {
         e.local: (e.message.id, e.logged, "delivered and forgotten")
-        if e.position and (p.log.known(e.message.id) or (None, 0))[1] != e.position
+        if e.position and not _is_known(log, e)
         else (e.message.id, e.logged, e.final if saved or e.position else None, e.position)
         for e in log.entries.values()
     }
