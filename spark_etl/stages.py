@@ -13,17 +13,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_etl.audit.runner import Audit
+from spark_etl.ingest.extraction import SMALL_EXTRACTION_BYTES, Extraction, extract, sources, total_bytes
 from spark_etl.ingest.sources import Unreadable
-from spark_etl.ingest.tables import (
-    SMALL_EXTRACTION_BYTES,
-    Extraction,
-    alone,
-    check_tables,
-    extract,
-    load_manifest,
-    sources,
-    total_bytes,
-)
+from spark_etl.ingest.tables import alone, check_tables, load_manifest
 from spark_etl.page import run as run_page
 from spark_etl.report import Report, from_json, to_json
 from spark_etl.session import check_java, spark_session
@@ -151,7 +143,11 @@ def _said(extraction: Extraction) -> str:
     rows = extraction.manifest.rows()
     new, known = extraction.bytes_read / 1e6, extraction.bytes_known / 1e6
     files = len(extraction.manifest.segments) + len(extraction.manifest.histories)
-    return f"{files} files: {new:.1f} MB new, {known:.1f} MB known already; {sum(rows.values()):,} rows in all"
+    found = f"{files} files: {new:.1f} MB new, {known:.1f} MB known already; {sum(rows.values()):,} rows in all"
+    if lost := extraction.damaged:
+        more = f" and {len(lost) - 1} more" if lost[1:] else ""
+        found += f"; {lost[0]}{more} had been damaged, made anew"
+    return found
 
 
 def write(path: Path, data: bytes) -> None:

@@ -17,14 +17,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from spark_etl.audit.runner import Audit
+from spark_etl.ingest.extraction import SMALL_EXTRACTION_BYTES, extract, total_bytes
 from spark_etl.ingest.sources import Unreadable, find_segments
-from spark_etl.ingest.tables import (
-    SMALL_EXTRACTION_BYTES,
-    Manifest,
-    extract,
-    load_manifest,
-    total_bytes,
-)
+from spark_etl.ingest.tables import Manifest, load_manifest
 from spark_etl.report import VALID, Report, Violation
 
 Clock = Callable[[], float]
@@ -86,7 +81,7 @@ class Watch:
 
     def _extract(self) -> Manifest:
         large = self.report is None and total_bytes(find_segments(self._run)) > SMALL_EXTRACTION_BYTES
-        return extract(self._run, self._out, self._spark if large else None).manifest
+        return extract(self._run, self._out, self._spark if large else None, own=self.report is not None).manifest
 
     def _new(self, report: Report) -> Iterator[tuple[str, Violation]]:
         for prop in report.properties:

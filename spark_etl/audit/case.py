@@ -79,7 +79,7 @@ class Case:
     # -- input --------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        out, manifest, self.base = base.above(self.out, self.manifest or tables.check_tables(self.out))
+        out, manifest, self.base = base.above(self.out, self.manifest or tables.check_tables(self.out, own=True))
         self.notes += self.base.sentences() if self.base else []
         self.opened = self._near = opened = tables.Tables(self.spark, out, manifest)
         self.counts = {"history": 0, **opened.counts}
@@ -144,7 +144,8 @@ class Case:
         into, rows = self.out / _NEAR, Counter[str]()
         for name, count in self.proof.near.items():
             rows[Path(name).parent.name.removeprefix("table=")] += count
-        cut = tables.SourceState(_NEAR, (0, 0, 0, 0), rows=dict(rows), files=self.proof.near)
+        files = dict.fromkeys(self.proof.near, (0, 0))  # which nobody compares
+        cut = tables.SourceState(_NEAR, tables.NEVER, rows=dict(rows), files=files)
         tables.write_empty(into)
         whole = self.opened.manifest
         self._near = tables.Tables(

@@ -32,7 +32,7 @@ from spark_etl.certify.proof import (
 )
 from spark_etl.checks import bank, clients, delivery, genuineness, positions, transactions, workloads
 from spark_etl.frames import edges, relations
-from spark_etl.ingest import tables
+from spark_etl.ingest import extraction, tables
 from spark_etl.ingest.inputs import behind
 from spark_etl.report import (
     EXAMPLES,
@@ -99,7 +99,7 @@ class Audit(Case):
         """Extraction and checks. `began`: when the report's seconds start to count (`time.monotonic`)."""
         began = time.monotonic() if began is None else began
         self.progress("extracting")
-        tables.extract(self.directory, self.out)
+        extraction.extract(self.directory, self.out)
         return self.check_all(began)
 
     def check_all(self, began: float | None = None) -> Report:

@@ -339,7 +339,7 @@ class _Files:
     def close(self) -> None:
         for name, writer in self._open.items():
             writer.close()
-            self.states[name].files = {name: (self._out / name).stat().st_size}
+            self.states[name].files = {name: parquet.seal(self._out / name)}
 
 
 def generate(shape: Shape, out: Path) -> Manifest:

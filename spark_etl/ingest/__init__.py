@@ -5,7 +5,8 @@
     lives       one life of a replica after the other, in the order of its batches
     histories   what clients noted: lines to rows
     traces      the frames of a simulated run: lines to rows
-    tables      the tables on disk, of which only what is new is made again
+    extraction  a run's files to tables, of which only what is new is made again
+    tables      the tables on disk: which there are, whether they are as they were written, opened
     parquet     how tables are written
     merging     small files into one
     base        a run that is judged from one timestamp on

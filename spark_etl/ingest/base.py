@@ -160,7 +160,7 @@ class _Told:
         name = f"{place(table)}/{stem}.parquet"
         state = self._histories if table in _OF_CLIENTS else self._journals
         parquet.write(rows, self._into / name)
-        state.files[name] = (self._into / name).stat().st_size
+        state.files[name] = parquet.seal(self._into / name)
         state.rows = dict(Counter(state.rows) + Counter({table: rows.num_rows}))
 
     def manifest(self, whole: Manifest) -> Manifest:

@@ -18,12 +18,12 @@ LARGE_BYTES = 8 * 1024 * 1024
 _NAME = re.compile(r"(?P<stem>.+?)-b(?P<first>\d+)(-b(?P<last>\d+))?\.parquet")
 
 
-def merged(out: Path, files: Mapping[str, int]) -> dict[str, int]:
-    """The files of a source (name relative to `out` -> bytes), those of a table in one if there are too many. What is
+def merged(out: Path, files: Mapping[str, parquet.Seal]) -> dict[str, parquet.Seal]:
+    """The files of a source (by their names relative to `out`), those of a table in one if there are too many. What is
     merged is still there: it goes when nobody names it any more."""
     kept = dict(files)
     small: dict[Path, list[tuple[int, str]]] = defaultdict(list)
-    for name, size in files.items():
+    for name, (size, _) in files.items():
         found = _NAME.fullmatch(Path(name).name)
         if found and size < LARGE_BYTES:
             small[Path(name).parent].append((int(found["first"]), name))
@@ -32,7 +32,7 @@ def merged(out: Path, files: Mapping[str, int]) -> dict[str, int]:
             name = _merge(out, place, [name for _, name in sorted(parts)])
             for _, part in parts:
                 del kept[part]
-            kept[name] = (out / name).stat().st_size
+            kept[name] = parquet.seal(out / name)
     return kept
 
 

@@ -18,7 +18,7 @@ from spark_etl.certify.proof import Proof
 from spark_etl.certify.proving import prove
 from spark_etl.certify.source import NOBODY, Source, source
 from spark_etl.certify.tasks import work
-from spark_etl.ingest import base, tables
+from spark_etl.ingest import base, extraction, tables
 from spark_etl.ingest.inputs import understand
 from spark_etl.ingest.journals import arrow_schema
 from tests.spark_etl import brute_run, folded
@@ -34,7 +34,7 @@ def workers(told: list[bytes]) -> list[bytes]:
 
 def of_directory(run: Path, out: Path, into: Path | None = None) -> Proof:
     """A run on the disk. into: see `prove`."""
-    return of_tables(out, tables.extract(run, out).manifest, into)
+    return of_tables(out, extraction.extract(run, out).manifest, into)
 
 
 def of_tables(out: Path, manifest: tables.Manifest, into: Path | None = None) -> Proof:

@@ -14,8 +14,9 @@ from multicast.retention import Retention
 from multicast.runtime.disk import FileDisk
 from spark_etl import schemas
 from spark_etl.ingest import sources
+from spark_etl.ingest.extraction import extract
 from spark_etl.ingest.inputs import Inputs, understand
-from spark_etl.ingest.tables import Tables, extract
+from spark_etl.ingest.tables import Tables
 from tests.spark_etl.runs import SEGMENT, bank_run
 
 

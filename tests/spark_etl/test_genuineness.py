@@ -15,7 +15,8 @@ from multicast.simulation.runner import Settings
 from multicast.simulation.trace import FrameTrace
 from spark_etl.audit.runner import Audit
 from spark_etl.checks import genuineness
-from spark_etl.ingest.tables import Tables, extract
+from spark_etl.ingest.extraction import extract
+from spark_etl.ingest.tables import Tables
 from spark_etl.ingest.traces import parse_trace
 from spark_etl.report import Property, Report
 from tests.planted.skeen import TellsEverybody

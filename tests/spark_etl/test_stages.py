@@ -17,7 +17,7 @@ from kvstore.core.audit import Read
 from multicast import records
 from multicast.records import Completed, Delivered, Started, Stopped
 from spark_etl import schemas, stages
-from spark_etl.ingest import tables
+from spark_etl.ingest import extraction, tables
 from spark_etl.jobs import app
 from spark_etl.report import Report, from_json
 from tests.spark_etl.runs import MEMBERS, Run, bank_run
@@ -130,7 +130,7 @@ def follows(report: Report) -> None:
 
 def test_a_newer_schema_or_report_is_one_sentence(tmp_path: Path):
     run = bank_run().write(tmp_path / "run")
-    tables.extract(run, run / "audit")
+    extraction.extract(run, run / "audit")
     path = run / "audit" / tables.MANIFEST
     newer = msgspec.json.decode(path.read_bytes()) | {"version": schemas.SCHEMA_VERSION + 1}
     path.write_bytes(msgspec.json.encode(newer))

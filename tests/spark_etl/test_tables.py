@@ -14,9 +14,10 @@ import pytest
 
 from multicast.records import HEADER_BYTES
 from spark_etl import schemas
-from spark_etl.ingest import tables
+from spark_etl.ingest import extraction, tables
+from spark_etl.ingest.extraction import extract
 from spark_etl.ingest.sources import Unreadable
-from spark_etl.ingest.tables import MANIFEST, check_tables, extract
+from spark_etl.ingest.tables import MANIFEST, check_tables
 from tests.spark_etl.runs import SEGMENT, Run, bank_run, write_mark
 
 
@@ -180,6 +181,43 @@ def test_tables_that_are_not_what_was_extracted_are_refused(run: Path, tmp_path:
         assert len(rows(out, "reads")) > 0
 
 
+def test_a_changed_byte_anywhere_in_the_tables_is_seen_and_made_good(run: Path, tmp_path: Path):
+    """Also at the end of a file, of which Parquet has no checksum."""
+    out = tmp_path / "out"
+    extract(run, out)
+    whole = everything(out)
+    written = check_tables(out).written()
+    assert {Path(name).parent.name for name in written} >= {"table=deliveries", "table=reads", "history"}
+    for number, (name, (size, _)) in enumerate(sorted(written.items())):
+        place = number * 7919 % size
+        data = bytearray((out / name).read_bytes())
+        data[place] ^= 1 << number % 8
+        (out / name).write_bytes(data)
+        with pytest.raises(Unreadable, match="extract again") as error:
+            check_tables(out)
+        assert str(out / name) in str(error.value)
+        assert extract(run, out).damaged == [name]
+        assert check_tables(out).written() == written and everything(out) == whole
+    assert extract(run, out).damaged == []
+    for name in check_tables(out).files() - written.keys():  # those without rows: only their columns are of use
+        data = (out / name).read_bytes()
+        (out / name).write_bytes(data.replace(b"shard", b"shrad") if b"shard" in data else data[:-2])
+        with pytest.raises(Unreadable, match="extract again"):
+            check_tables(out)
+        extract(run, out)
+    assert everything(out) == whole
+
+
+def test_a_damaged_table_of_what_the_journal_has_let_go_is_not_kept(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    manifest = extract(run, out).manifest
+    name = segment(run, 5).relative_to(run).as_posix()
+    lost = next(iter(manifest.segments[name].files))
+    left = manifest.without([lost])
+    assert name not in left.segments and left.segments.keys() | {name} == manifest.segments.keys()
+    assert left.histories == manifest.histories and lost not in left.files()
+
+
 def test_workers_of_spark_extract_the_same(spark: Any, run: Path, tmp_path: Path):
     extract(run, tmp_path / "here")
     extract(run, tmp_path / "there", spark)
@@ -267,10 +305,10 @@ def test_histories_are_read_before_journals(run: Path, tmp_path: Path, monkeypat
     order: list[str] = []
 
     def noted(name: str) -> Callable[..., object]:
-        real = getattr(tables, name)
+        real = getattr(extraction, name)
         return lambda *args: (order.append(name), real(*args))[1]
 
     for name in ("_read_history", "find_segments", "read_segment"):
-        monkeypatch.setattr(tables, name, noted(name))
+        monkeypatch.setattr(extraction, name, noted(name))
     extract(run, tmp_path / "out")
     assert order[-8:] == ["_read_history", "find_segments", *["read_segment"] * 6]

@@ -15,7 +15,7 @@ from kvstore.core.audit import Read
 from multicast.records import BATCH_END, FRAME_BYTES, HEADER_BYTES, scan
 from spark_etl import stages
 from spark_etl.ingest import merging
-from spark_etl.ingest.tables import extract
+from spark_etl.ingest.extraction import extract
 from spark_etl.jobs import app
 from spark_etl.report import Property, Report, Violation
 from spark_etl.watch import Watch

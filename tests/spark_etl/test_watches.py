@@ -13,7 +13,8 @@ from multicast.types import ZERO, Timestamp
 from spark_etl.audit.runner import Audit
 from spark_etl.checks import watches
 from spark_etl.frames import relations
-from spark_etl.ingest.tables import Tables, extract
+from spark_etl.ingest.extraction import extract
+from spark_etl.ingest.tables import Tables
 from spark_etl.report import Property
 from tests.planted.store import Planted
 from tests.planted.watches import PLANTED_IN_STORE
