@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +215,9 @@ class LiveReplica:
     def put_in_place(self, replica: ReplicaConfig) -> None:
         """This replica takes the place of the one with its id, from now on and after every restart. ConfigError."""
 
-        def placed(stored: ClusterConfig) -> ClusterConfig:  # it knows who was added in this life
-            known = stored.replica(replica.id)
+        def placed(stored: ClusterConfig) -> ClusterConfig:
+            whole = reduce(ClusterConfig.with_replica, stored.replicas, self.config)  # it knows who was added, too
+            known = whole.replica(replica.id)
             if replica.id == self.me.id or replica.shard != known.shard or replica.since < known.since:
                 raise ConfigError(f"replica {replica.id}: it cannot be put in the place of the one that is known here")
             return stored.with_replica(replica)

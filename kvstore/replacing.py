@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from kvstore import certificates, changing, config, identity
+from kvstore.api.problem import parse_problem
 from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, open_cluster, start, wait_ready
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.process import Handle, is_here
@@ -117,7 +118,7 @@ def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) 
     for other in sorted(others, key=lambda replica: replica.shard != new.shard):
         try:
             status, answer = fetch(f"{other.url}/v1/replaced", TELL_SECONDS, body)
-            problem = "" if status == 200 else answer.decode(errors="replace")[:300]
+            problem = "" if status == 200 else _said(answer)
             refused = 400 <= status < 500
         except OSError as error:
             problem, refused = str(error), False
@@ -128,3 +129,8 @@ def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) 
             raise ClusterError(f"replica {other.id} was not told: {problem}; give the same command again")
         if problem:
             say(f"replica {other.id} was not told ({problem}): before it starts, copy {config.CLUSTER_FILE} to it")
+
+
+def _said(answer: bytes) -> str:
+    told = parse_problem(answer)
+    return told.detail if told is not None else answer.decode(errors="replace")[:300]

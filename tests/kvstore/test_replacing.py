@@ -119,11 +119,30 @@ def test_what_cannot_be_put_in_place_is_refused(tmp_path: Path, replica_id: int,
     replica._store.close()
 
 
-def test_a_shard_that_is_heard_of_in_this_life_is_no_first_one(tmp_path: Path) -> None:
-    made = make_cluster(tmp_path, 1, 3, "white_box")
+def with_another_shard(made: config.ClusterConfig) -> config.ClusterConfig:
+    """What a replica knows that was told of a second shard, and was started before it was added."""
     heard = [msgspec.structs.replace(made.replica(2), id=i, shard=1, http_port=i, peer_port=i + 3) for i in (3, 4, 5)]
     topology = SimpleNamespace(processes=range(6), note_of=lambda process: members.note(heard[process - 3]))
-    known = members.with_new(made, cast(Membership, topology))
+    return members.with_new(made, cast(Membership, topology))
+
+
+def test_a_replica_of_an_added_shard_is_replaced_also_for_who_was_started_before(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    replica = LiveReplica(tmp_path, made, 0)
+    replica.config = with_another_shard(made)
+    new = msgspec.structs.replace(replica.config.replica(4), http_port=99, since=8)
+    replica.put_in_place(new)
+    stored = config.load(tmp_path)
+    assert stored.replica(4) == replica.config.replica(4) == new
+    assert stored.added_shards == (1,) and stored.topology(0).groups == made.topology(0).groups
+    with pytest.raises(ConfigError, match="no replica 6"):
+        replica.put_in_place(msgspec.structs.replace(new, id=6))
+    replica._store.close()
+
+
+def test_a_shard_that_is_heard_of_in_this_life_is_no_first_one(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    known = with_another_shard(made)
     assert known.shards[1] == (3, 4, 5) and known.added_shards == (1,)
     assert known.map().shards == (0,) and known.topology(0).groups == made.topology(0).groups
 
