@@ -4,7 +4,9 @@ Theory of operation. A request waits in the *flow* of its destinations. At the e
 waits in a flow becomes one bundle, if none is under way, or if fewer than UNDER_WAY are and, in a flow of one shard, as
 much waits as is under way: so a lone request leaves at once, and under load bundles grow to what came while the last
 ones were on their way. Where that takes long, as between data centres or when a leader is lost, further bundles leave
-before (PACE), and at once if one is full. A bundle is under way until each of its clients has its answer.
+before (PACE), and at once if one is full. Those for several shards cost much each, and are not to add to the load that
+makes them late: further ones leave when it takes longer than it lately did. A bundle is under way until each of its
+clients has its answer.
 
 In a bundle for several shards no transaction writes what the vote on a later one depends on, since shards vote on all
 of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle. A step of a move is a
@@ -32,7 +34,8 @@ UNDER_WAY_MAX = 64
 
 PACE = 2
 PACE_US_MIN = 10_000
-"""While bundles take long, PACE further ones leave in the time that one takes; but not more often than this."""
+"""While bundles take long, PACE further ones leave in the time that one takes; of those for several shards one in PACE
+times that time; but not more often than this."""
 
 FULL_TRANSACTIONS = 256
 FULL_BYTES = 256 * 1024
@@ -66,7 +69,8 @@ class Flow:
             return now
         if self.under_way >= UNDER_WAY_MAX:
             return None
-        return now if self.full else self.left_at + max(self.took_us // PACE, PACE_US_MIN)
+        every = self.took_us // PACE if len(self.destinations) == 1 else self.took_us * PACE
+        return now if self.full else self.left_at + max(every, PACE_US_MIN)
 
 
 class Bundler:

@@ -223,6 +223,25 @@ def test_of_a_lane_of_several_shards_fewer_are_under_way():
     assert len(left) == UNDER_WAY // 2 and {message.destinations for message in left} == {(0, 1)}
 
 
+def test_of_several_shards_further_ones_leave_when_it_takes_longer_than_it_did():
+    bench, both = Bench(), write(key(0), key(1))
+    bench.request(both)
+    (first,) = bench.multicast()
+    bench.now += 80_000
+    for shard in (0, 1):
+        answer = result_of(both, ids_in(first)[0], Timestamp(bench.now, 0), [])
+        bench.hear(1 + 3 * shard, ShardResults(shard, [answer]))
+    assert len(bench.answers()) == 1
+    for _ in range(UNDER_WAY // 2):
+        bench.request(both)
+        assert len(bench.multicast()) == 1
+    waiting = bench.request(both)
+    assert bench.tick() == bench.now + 80_000 * PACE and bench.multicast() == []
+    bench.tick(80_000 * PACE)
+    (message,) = bench.multicast()
+    assert ids_in(message) == [waiting]
+
+
 # -- what -------------------------------------------------------------------------------------------------------------
 
 
