@@ -124,11 +124,11 @@ class Stragglers(Observer):
             world.submit(via, AppMessage(identity, message.destinations, self._payload, via))
 
     def _come_again(self, copies: int) -> None:
-        """Through somebody who is not away."""
+        """Through somebody who is not away, if anybody is up."""
         world, message, there = self._world, self._message, self._there()
         assert world is not None and message is not None
         self._expecting = True
-        for _ in range(copies):
+        for _ in range(copies if there else 0):
             via = message.origin if self._fault.sends and message.origin in there else self._rng.choice(there)
             world.submit(via, AppMessage(message.id, message.destinations, message.payload, via))
         self._world_after(self._fault.amount_us, self._give_up)

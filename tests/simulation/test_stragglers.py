@@ -27,6 +27,12 @@ def test_it_takes_place_where_windows_pass_in_a_run() -> None:
     assert run.faults["straggler"] == 1
 
 
+def test_nobody_may_be_there_through_whom_it_could_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of power of all at that moment is a fault like others."""
+    monkeypatch.setattr(stragglers.Stragglers, "_there", lambda self: [])
+    assert not Run(registry.load("white_box"), 57, Settings(profile="faults", size="small")).execute().violations
+
+
 @pytest.mark.parametrize(
     ("window_us", "groups", "name"), [(0, 3, "white_box"), (400_000, 3, "white_box"), (100_000, 1, "white_box")]
 )
