@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kvstore.api.model import Get, Transaction, compares_of, operations_of
+from kvstore.api.model import Compare, Get, Operation, Revoke, Transaction, compares_of, lease_key, operations_of
 from kvstore.core.messages import Answered, Execute, Lookup, Refused
 from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.core.shards import TELL_US
@@ -48,7 +48,7 @@ class Repetitions:
                 self._ask(operation, Lookup(operation.id), shard)
         world.run_while(lambda: bool(self._open), WAIT_US)
         for operation in drawn:
-            self._ask(operation, Execute(operation.id, _something_else(operation.transaction, rng)))
+            self._ask(operation, Execute(operation.id, something_else(operation.transaction, rng)))
         world.run_while(lambda: bool(self._open), WAIT_US)
         newest = max([store.complete_to for store in self._workload.cluster.stores.values()], default=ZERO)
         for operation, request in self._open.values():
@@ -112,10 +112,16 @@ def _was_impossible(operation: Operated) -> bool:
     return operation.failed and not operation.refused
 
 
-def _something_else(transaction: Transaction, rng: random.Random) -> Transaction:
-    """Of one of its keys; with a cut or a range it has all."""
+def something_else(transaction: Transaction, rng: random.Random) -> Transaction:
+    """Of one of its keys, so in one of its shards: only these know its id."""
     parts = (*compares_of(transaction), *operations_of(transaction))
-    return Transaction(success=(Get(rng.choice([getattr(part, "key", b"key/0") for part in parts])), Get(b"key/1")))
+    return Transaction(success=(Get(rng.choice([_key_of(part) for part in parts])), Get(b"key/1")))
+
+
+def _key_of(part: Compare | Operation) -> bytes:
+    if isinstance(part, Revoke):
+        return lease_key(part.lease)
+    return getattr(part, "key", b"key/0")  # a cut, a range: in all shards
 
 
 def _name(operation: Operated, request: Execute | Lookup) -> str:

@@ -77,7 +77,9 @@ def strike(rng: random.Random, topology: Topology, faults: list[Fault]) -> list[
             continue
         spares = topology.spares.get(topology.group_of[fault.processes[0]], ())
         if len(fault.processes) == 1 and spares and rng.random() < 0.25:
-            fault = msgspec.structs.replace(fault, processes=(rng.choice(spares),), aimed=False)
+            other = rng.choice(spares)  # whom a fault of a group that is added may have among its peers
+            peers = tuple(p for p in fault.peers if p != other)
+            fault = msgspec.structs.replace(fault, processes=(other,), peers=peers, aimed=False)
         struck.append(fault)
     return struck
 

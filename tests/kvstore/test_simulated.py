@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from kvstore.api.model import Get, Put, Transaction
+from kvstore.api import leases
+from kvstore.api.model import Cut, Get, KeyValue, Put, Transaction, lease_key
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated import __main__ as commands
@@ -18,6 +20,7 @@ from kvstore.simulated.__main__ import app
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from kvstore.simulated.late import Copies
+from kvstore.simulated.repeating import something_else
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.serial import serial_execution
 from kvstore.simulated.settings import DRAWN, Settings
@@ -25,7 +28,7 @@ from kvstore.storage.store import Store
 from multicast import registry
 from multicast.simulation import runner as simulation
 from multicast.simulation.network import Conditions
-from multicast.types import Timestamp, new_message_id
+from multicast.types import ZERO, Timestamp, new_message_id
 
 READING = ("ranges", "reads", "past")
 
@@ -40,6 +43,17 @@ def test_random_workloads_under_faults(protocol, seeds):
         assert outcome.answered > 0.3 * outcome.operations
         faults |= set(outcome.faults)
     assert len(faults) >= 5
+
+
+def test_what_is_asked_under_a_used_id_is_asked_where_that_is_known():
+    """Else it takes effect, and nothing is wrong: shards that have nothing to do with an id do not know it."""
+    shard_map, rng = ShardMap.even(range(8)), random.Random(1)
+    for _ in range(50):
+        lease = new_message_id(rng.getrandbits(40), rng.getrandbits(62))
+        row = KeyValue(lease_key(lease), leases.Lease(100).encode(), ZERO, ZERO)
+        for used in (leases.revoke(row, lease), leases.look(lease), Transaction(success=(Cut(), Get(lease)))):
+            other = something_else(used, rng)
+            assert other != used and {*shard_map.shards_of(other)} & {*shard_map.shards_of(used)}
 
 
 @pytest.mark.parametrize("protocol", ["primcast", "skeen"])

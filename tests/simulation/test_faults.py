@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from multicast import registry
 from multicast.application import Application
 from multicast.membership import Membership
 from multicast.protocol import MulticastProtocol
-from multicast.simulation import faults
+from multicast.simulation import faults, growing, joins
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.fault import Fault
@@ -50,6 +51,18 @@ def _world() -> World:
 def _inject(world: World, *planned: tuple[str, int, int]) -> Casualties:
     """(kind, when, victim), each of them for 100 ms."""
     return Injector(world, [Fault(kind, at, 100_000, (victim,)) for kind, at, victim in planned]).casualties
+
+
+def test_nobody_is_cut_off_from_itself() -> None:
+    """Also who is added to a group that is itself added: it is among the peers of others of that."""
+    specification, topology = registry.load("white_box").specification, Topology({0: (0, 1, 2)}, {0: [3], 1: [4, 5, 6]})
+    for seed in range(300):
+        rng = random.Random(seed)
+        planned = faults.draw(rng, topology, 1_000_000)
+        planned += growing.strike(rng, topology, topology.spares[1], 1_000_000, specification)
+        for fault in joins.strike(rng, topology, planned):
+            if fault.kind not in ("swizzle", "clocks"):
+                assert set(fault.processes).isdisjoint(fault.peers), fault
 
 
 def test_only_who_survives_a_lost_disk_loses_one() -> None:
