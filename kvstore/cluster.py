@@ -133,11 +133,7 @@ def start(
     """Start one replica as a process. ClusterError for a busy port, ConfigError for a directory that is another
     cluster's or is gone (lost_disk: see `kvstore.identity.claim`; insecure: see `check_exposure`)."""
     home = claim(directory, config, replica.id, lost_disk)
-    try:
-        check_port(replica.host, replica.peer_port, "peer port")
-        check_port(replica.host, replica.http_port, "HTTP port")
-    except (PortBusy, OSError) as error:
-        raise ClusterError(f"replica {replica.id}: {error}") from None
+    check_ports(replica)
     path = home / LOG_FILE
     command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(directory), "--replica", str(replica.id)]
     command += ["--insecure"] if insecure else []
@@ -157,6 +153,16 @@ def start(
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
     return Started(replica, process, path, begin)
+
+
+def check_ports(replica: ReplicaConfig, own: Collection[int] = ()) -> None:
+    """ClusterError if one of its ports cannot be bound now. own: those that it has now."""
+    try:
+        for port, what in ((replica.peer_port, "peer port"), (replica.http_port, "HTTP port")):
+            if port not in own:
+                check_port(replica.host, port, what)
+    except (PortBusy, OSError) as error:
+        raise ClusterError(f"replica {replica.id}: {error}") from None
 
 
 def up(directory: Path, say: Callable[[str], None], insecure: bool = False) -> list[Started]:
@@ -231,10 +237,11 @@ def wait_ready(
 
 
 def down(directory: Path, say: Callable[[str], None], only: Collection[ProcessId] = ()) -> bool:
-    """Stop every running replica, or only these: SIGTERM to all, then wait. False if one had to be killed."""
+    """Stop every running replica, or only these: SIGTERM to all, then wait. False if one had to be killed. Also who was
+    removed and has not been told."""
     config = open_cluster(directory)
     handles = []
-    for replica in config.present:
+    for replica in config.replicas:
         if only and replica.id not in only:
             continue
         handle = Handle.of(replica_directory(directory, replica.id))
@@ -267,11 +274,13 @@ def restart(
     if not insecure:
         for replica in config.present:
             check_exposure(config, replica)
-    wanted = [config.replica(one) for one in only] or [
+    wanted = [config.member(one) for one in only] or [
         r for r in config.present if running(replica_directory(directory, r.id)) is not None
     ]
     done: list[Started] = []
     for replica in wanted:
+        if not is_here(replica.host):
+            raise ClusterError(f"replica {replica.id} is of another machine ({replica.address}): restart it there")
         others = [r for r in config.present if r.shard == replica.shard and r.id != replica.id]
         late = [r.id for r in others if not _becomes_ready(r)]
         if late:

@@ -148,6 +148,13 @@ class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
                 return replica
         raise ConfigError(f"no replica {replica_id} in this cluster; it has {_listed([r.id for r in self.replicas])}")
 
+    def member(self, replica_id: ProcessId) -> ReplicaConfig:
+        """ConfigError if there is no such replica, or not any more."""
+        replica = self.replica(replica_id)
+        if replica.removed:
+            raise ConfigError(f"replica {replica_id} was removed from its shard, and its id is not used again")
+        return replica
+
     def named(self, text: str) -> ReplicaConfig:
         """The replica with this id, or by whose address, or the first part of it, it is called. ConfigError."""
         if text.isdigit():

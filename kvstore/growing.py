@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import secrets
 import shutil
-import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,9 +67,9 @@ def _add_replica(
 ) -> Started:
     config = open_cluster(directory)
     _check_change(config, shard)
-    peer_port, http_port = ports or _next_ports(config)
+    peer_port, http_port = ports or _next_ports(config, 1)
     replica = ReplicaConfig(
-        id=max(replica.id for replica in config.replicas) + 1, shard=shard, host=host, advertise=advertise,
+        id=_next_id(config, _told_by(config, shard)), shard=shard, host=host, advertise=advertise,
         peer_port=peer_port, http_port=http_port, https=config.replicas[0].https, added=True,
     )  # fmt: skip
     if not insecure:
@@ -140,9 +139,9 @@ def _add_shard(
     if replicas < 1:
         raise ConfigError(f"a shard has at least one replica, not {replicas}")
     told = _told_by(config, first)
-    shard = _unfinished(config, told, even)
+    before, shard = config, _unfinished(config, told, even)
     if shard is None:
-        config, shard = _with_shard(directory, config, replicas, host, advertise, ports, say, insecure)
+        config, shard = _with_shard(directory, config, told, replicas, host, advertise, ports, say, insecure)
     else:
         say(f"shard {shard} was begun before: this goes on with it")
     founders = tuple(replica for replica in config.present if replica.shard == shard)
@@ -157,6 +156,10 @@ def _add_shard(
             raise ClusterError("; ".join(problems))
     except BaseException:
         stop_started(directory, started, say)
+        if before != config:  # nobody has been told of it
+            changing.replace(directory, config, before)
+            for replica in founders:
+                shutil.rmtree(replica_directory(directory, replica.id))
         raise
     if shard not in [known.id for known in told.shards]:
         _have_changed(config, first, {"found": founders})
@@ -182,13 +185,13 @@ def _unfinished(config: ClusterConfig, told: ClusterJson, even: bool) -> GroupId
 
 
 def _with_shard(
-    directory: Path, config: ClusterConfig, replicas: int, host: str, advertise: str, ports: tuple[int, int] | None,
-    say: Callable[[str], None], insecure: bool,
+    directory: Path, config: ClusterConfig, told: ClusterJson, replicas: int, host: str, advertise: str,
+    ports: tuple[int, int] | None, say: Callable[[str], None], insecure: bool,
 ) -> tuple[ClusterConfig, GroupId]:
     """The configuration with one more shard, saved."""
-    shard = max(replica.shard for replica in config.replicas) + 1
-    peer_port, http_port = ports or _next_ports(config)
-    first_id = max(replica.id for replica in config.replicas) + 1
+    shard = max([*(replica.shard for replica in config.replicas), *(known.id for known in told.shards)]) + 1
+    peer_port, http_port = ports or _next_ports(config, replicas)
+    first_id = _next_id(config, told)
     new = [
         ReplicaConfig(
             id=first_id + i, shard=shard, host=host, advertise=advertise, peer_port=peer_port + i,
@@ -220,10 +223,18 @@ def _make_room(
         certificates.bring(directory, directory, after, replica, say)
 
 
-def _next_ports(config: ClusterConfig) -> tuple[int, int]:
-    """For peers and for HTTP, above all that are used."""
+def _next_id(config: ClusterConfig, told: ClusterJson) -> ProcessId:
+    """Above all that are in `cluster.json` and all that run, of which those are not that another machine has added."""
+    others = [replica.id for shard in told.shards for replica in shard.replicas]
+    return max([*others, *(replica.id for replica in config.replicas)]) + 1
+
+
+def _next_ports(config: ClusterConfig, count: int) -> tuple[int, int]:
+    """For peers and for HTTP, each the first of so many, above all that are used for that."""
     used = [(replica.peer_port, replica.http_port) for replica in config.replicas]
     peer_port = max(peer for peer, _ in used) + 1
+    while any(peer_port <= port < peer_port + count for _, port in used):
+        peer_port += 1
     return peer_port, max(peer_port + used[0][1] - used[0][0], *(port + 1 for _, port in used))
 
 
@@ -260,8 +271,7 @@ def remove_replica(directory: Path, replica_id: ProcessId, say: Callable[[str], 
     handle = Handle.of(replica_directory(directory, replica_id))
     if handle is not None:
         if not handle.wait(KILL_GRACE_SECONDS):  # it has not been told: it may be cut off
-            handle.send(signal.SIGTERM)
-            handle.wait(KILL_GRACE_SECONDS)
+            handle.end(KILL_GRACE_SECONDS)
         handle.close()
         say(f"replica {replica_id} (process {handle.pid}) stopped")
 
@@ -324,6 +334,9 @@ def move_slots(
     it may be asked for again, and goes on. What the source has begun to move, and is not this, is given up."""
     config = open_cluster(directory)
     _check_shards(config, source, target)
+    for first, last in slots:
+        if not 0 <= first <= last < SLOTS:
+            raise ClusterError(f"nothing was moved: slots are from 0 to {SLOTS - 1}, and rise: not {first}-{last}")
     owners = ShardMap.from_json(_told_by(config, source).shard_map).slots
     left = ranges_of(slot for first, last in slots for slot in range(first, last + 1) if owners[slot] != target)
     if left:

@@ -98,6 +98,8 @@ def ask_for(
         if founding is not None:
             submit(AppMessage(message_id, (group,), founding_payload(founding), protocol.self_id))
         return founding is None
+    if wanted.add is not None:
+        check_id(protocol.topology, group, wanted.add)
     views = protocol.topology.views[group]
     if is_done(views, wanted):
         return True
@@ -124,9 +126,16 @@ def founding_for(topology: Membership, group: GroupId, founders: Sequence[Replic
     if len(set(ids)) < len(ids) or any(replica.shard != shard for replica in founders):
         raise Unfit("a shard begins with replicas of different ids, which all name it")
     for replica in founders:
-        if replica.id in topology.group_of:
-            raise Unfit(f"replica {replica.id} belongs to shard {topology.group_of[replica.id]}")
+        check_id(topology, shard, replica)
     return Founding(GroupIs(shard, ids, {replica.id: note(replica) for replica in founders}), _NOTHING)
+
+
+def check_id(topology: Membership, group: GroupId, new: ReplicaConfig) -> None:
+    """Unfit if another replica has this id, in whichever shard, or has had it: who wants it added may know less."""
+    for shard, views in topology.views.items():
+        known = any(new.id in members for members in views.of.values())
+        if known and (shard != group or views.notes.get(new.id) != note(new)):
+            raise Unfit(f"replica {new.id} belongs to shard {shard}, or has before: its id is not used again")
 
 
 def is_done(views: Views, wanted: Wanted) -> bool:

@@ -112,6 +112,13 @@ class Handle:
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(max(0, int(seconds * 1000))))
 
+    def end(self, seconds: float) -> None:
+        """SIGTERM, and SIGKILL if it has not ended after so long: it may stand still."""
+        self.send(signal.SIGTERM)
+        if not self.wait(seconds):
+            self.send(signal.SIGKILL)
+            self.wait(seconds)
+
     def close(self) -> None:
         os.close(self._descriptor)
 

@@ -11,7 +11,6 @@ and needs a copy of `cluster.json` before it is started again.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,9 +20,19 @@ import msgspec
 
 from kvstore import certificates, changing, config, identity
 from kvstore.api.problem import parse_problem
-from kvstore.cluster import KILL_GRACE_SECONDS, ClusterError, Started, fetch, is_ready, open_cluster, start, wait_ready
+from kvstore.cluster import (
+    KILL_GRACE_SECONDS,
+    ClusterError,
+    Started,
+    check_ports,
+    fetch,
+    is_ready,
+    open_cluster,
+    start,
+    wait_ready,
+)
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
-from kvstore.process import Handle, is_here
+from kvstore.process import Handle, is_here, running
 from multicast.types import ProcessId
 
 TELL_SECONDS = 10.0
@@ -55,7 +64,7 @@ def _replace_replica(
     insecure: bool,
 ) -> Started:
     before = open_cluster(directory)
-    old = before.replica(replica_id)
+    old = before.member(replica_id)
     if problem := identity.cannot_return(before, replica_id):
         raise ConfigError(f"replica {replica_id} cannot be replaced: {problem}")
     new: ReplicaConfig = msgspec.structs.replace(old, **changes, since=time.time_ns() // 1000)
@@ -66,6 +75,8 @@ def _replace_replica(
     if not is_here(new.host):
         raise ConfigError(f"{new.host} is no address of this machine, where the new one is to run; nothing was changed")
     _check_others(before, old)
+    runs = any(running(config.replica_directory(one, replica_id)) for one in (directory, to))
+    check_ports(new, (old.peer_port, old.http_port) if runs else ())
     if after.tls:
         certificates.bring(directory, to, after, new, say)
     changing.replace(directory, before, after)
@@ -100,10 +111,7 @@ def _put_away(home: Path, since: int, say: Callable[[str], None]) -> None:
     """End the old one, if it runs here, and keep its directory under another name."""
     handle = Handle.of(home)
     if handle is not None:
-        handle.send(signal.SIGTERM)
-        if not handle.wait(KILL_GRACE_SECONDS):
-            handle.send(signal.SIGKILL)
-            handle.wait(KILL_GRACE_SECONDS)
+        handle.end(KILL_GRACE_SECONDS)
         handle.close()
     if home.exists():
         aside = home.with_name(f"{home.name}-replaced-{since}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvstore import cluster, config, growing
@@ -126,6 +128,52 @@ def test_after_a_failure_the_same_command_goes_on_with_the_same_shard(
             assert add(even=True) == 2, "nothing was left to be done"
         finally:
             cluster.stop_started(tmp_path, started, said.append)
+
+
+def test_a_machine_with_an_older_file_gives_nobody_the_id_of_another(tmp_path: Path) -> None:
+    """Nor a new shard the number of one that another machine has added."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    base = free_base_port(8)
+    with running_cluster(here, 2, 1, "white_box") as replicas:
+        there.mkdir()
+        config.save(there, config.load(here))
+        started = []
+        try:
+            for i, (directory, shard) in enumerate([(here, 0), (there, 1)]):
+                ports = base + 2 * i, base + 2 * i + 1
+                started.append(growing.add_replica(directory, shard, "127.0.0.1", "", ports, str))
+            assert [one.replica.id for one in started] == [2, 3]
+            for i, directory in enumerate([here, there], start=2):
+                ports = base + 2 * i, base + 2 * i + 1
+                shard, founders = growing.add_shard(directory, 1, "127.0.0.1", "", ports, str)
+                started += founders
+                assert shard == i and [one.replica.id for one in founders] == [i + 2]
+            shards = replicas[0]("GET", "/v1/cluster").json["shards"]
+            members = {shard["id"]: [replica["id"] for replica in shard["replicas"]] for shard in shards}
+            assert members == {0: [0, 2], 1: [1, 3], 2: [4], 3: [5]}
+            wait_until(lambda: all(cluster.is_ready(replica) for replica in config.load(here).present))
+        finally:
+            cluster.stop_started(here, started, str)
+
+
+def test_of_a_shard_that_cannot_start_nothing_is_left(tmp_path: Path) -> None:
+    """The next one may have other ports."""
+    with running_cluster(tmp_path, 1, 1, "white_box"):
+        made, base = config.load(tmp_path), free_base_port(4)
+        says = f"replica 2: peer port {base + 1} on 127.0.0.1 is in use"
+        with socket.create_server(("127.0.0.1", base + 1)), pytest.raises(ClusterError, match=says):
+            growing.add_shard(tmp_path, 2, "127.0.0.1", "", (base, base + 2), str)
+        assert config.load(tmp_path) == made
+        assert sorted(path.name for path in (tmp_path / "replicas").iterdir()) == ["0"]
+        shard, started = growing.add_shard(tmp_path, 1, "127.0.0.1", "", (base + 1, base + 2), str)
+        cluster.stop_started(tmp_path, started, str)
+        assert shard == 1
+
+
+def test_next_ports_are_free_of_all_others() -> None:
+    made = config.new_cluster(shards=1, replicas=3, protocol="white_box", cluster_id="ab" * 16, base_port=1000)
+    made = made.with_replica(msgspec.structs.replace(made.replica(1), peer_port=1103, http_port=1104))
+    assert growing._next_ports(made, 3) == (1105, 1205)
 
 
 def test_who_does_not_add_shards_says_so(tmp_path: Path) -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kvstore.config import ReplicaConfig
 from kvstore.core.bundles import decode_bundle
-from kvstore.members import TooFew, Unfit, Wanted, ask_for, change_for, check_enough, decode_note, is_done
-from multicast.membership import Change, Views, change_payload
+from kvstore.members import (
+    TooFew,
+    Unfit,
+    Wanted,
+    ask_for,
+    change_for,
+    check_enough,
+    check_id,
+    decode_note,
+    founding_for,
+    is_done,
+    note,
+)
+from multicast.membership import Change, Membership, Views, change_payload
 from multicast.types import AppMessage, Topology
 from tests.multicast.lockstep import Lockstep
 
@@ -116,6 +129,35 @@ def test_who_stands_still_is_not_there_though_it_is_connected() -> None:
     world.advance(3 * SECOND)
     with pytest.raises(TooFew, match=r"take no part in it now: 2$"):
         ask(world, 0, Wanted(add=NEW))
+
+
+@pytest.mark.parametrize("had", [(0, 1, 2), (0, 1, 2, 7)])
+def test_an_id_that_another_replica_has_or_had_is_refused_whichever_shard_it_is_of(had: tuple[int, ...]) -> None:
+    """Who asks may have a `cluster.json` that is older than that replica."""
+    topology = Membership(Topology({0: (0, 1, 2), 1: (3,)}))
+    new = msgspec.structs.replace(NEW, id=3)
+    with pytest.raises(Unfit, match="replica 3 belongs to shard 1, or has before"):
+        check_id(topology, 0, new)
+    views = topology.views[0]
+    assert views.change(Change(0, True, 7, b"", note(NEW))) and views.begin(1)
+    if 7 not in had:
+        assert views.change(Change(1, False, 7, b"")) and views.begin(2)
+    check_id(topology, 0, NEW)
+    for shard in (0, 1):
+        other = msgspec.structs.replace(NEW, shard=shard, peer_port=1)
+        with pytest.raises(Unfit, match="replica 7 belongs to shard 0, or has before"):
+            check_id(topology, shard, other)
+
+
+def test_a_founder_has_an_id_of_its_own() -> None:
+    topology = Membership(Topology({0: (0, 1, 2), 1: (3,)}))
+    with pytest.raises(Unfit, match="replica 3 belongs to shard 1"):
+        founding_for(topology, 0, [msgspec.structs.replace(NEW, id=3, shard=2)])
+
+
+def test_nobody_is_added_under_the_id_of_another() -> None:
+    with pytest.raises(Unfit, match="replica 2 belongs to shard 0, or has before: its id is not used again"):
+        ask(lockstep(), 0, Wanted(add=msgspec.structs.replace(NEW, id=2)))
 
 
 def test_who_does_not_lead_says_whom_to_ask() -> None:

@@ -7,9 +7,10 @@ import signal
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from kvstore import cluster, config, growing
+from kvstore import cluster, config, growing, replacing
 from kvstore.api.cluster import ClusterJson
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
@@ -121,6 +122,7 @@ def test_of_a_refused_replica_nothing_is_left_and_another_shard_may_have_the_id(
         raise growing.Unchanged(f"shard {shard} was not changed")
 
     monkeypatch.setattr(growing, "_have_changed", refuse)
+    monkeypatch.setattr(growing, "_told_by", lambda *_: ClusterJson(cluster_id="", shard_map={}, shards=[]))
     for shard in (0, 1):
         with pytest.raises(growing.Unchanged, match=f"shard {shard} was not changed"):
             growing.add_replica(tmp_path, shard, "127.0.0.1", "", None, str)
@@ -130,7 +132,6 @@ def test_of_a_refused_replica_nothing_is_left_and_another_shard_may_have_the_id(
     (home / "journal" / "journal-00000000.seg").touch()
     with pytest.raises(ConfigError, match=r"replicas/6 has data, .* begin there: move it; nothing was changed"):
         growing.add_replica(tmp_path, 0, "127.0.0.1", "", None, str)
-    monkeypatch.setattr(growing, "_told_by", lambda *_: ClusterJson(cluster_id="", shard_map={}, shards=[]))
     with pytest.raises(ConfigError, match=r"replicas/6 has data, .* begin there: move it; nothing was changed"):
         growing.add_shard(tmp_path, 1, "127.0.0.1", "", None, str)
     assert config.load(tmp_path) == made and home.is_dir()
@@ -143,6 +144,34 @@ def test_who_does_not_change_members_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the protocol ft_skeen does not change the members of a shard"):
         growing.remove_replica(tmp_path, 0, str)
     assert config.load(tmp_path) == made
+
+
+def test_a_removed_replica_is_neither_restarted_nor_replaced(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    gone = made.with_replica(msgspec.structs.replace(made.replica(1), removed=True))
+    config.save(tmp_path, gone)
+    with pytest.raises(ConfigError, match="replica 1 was removed from its shard"):
+        cluster.restart(tmp_path, str, only=[1])
+    with pytest.raises(ConfigError, match="replica 1 was removed from its shard"):
+        replacing.replace_replica(tmp_path, 1, {}, tmp_path, str)
+    assert config.load(tmp_path) == gone and config.replica_directory(tmp_path, 1).is_dir()
+
+
+def test_a_removed_replica_that_stands_still_ends_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two of them one is ended with the cluster, for whoever removed it did not wait."""
+    monkeypatch.setattr(growing, "KILL_GRACE_SECONDS", 0.5)
+    with running_cluster(tmp_path, 1, 3, "white_box"):
+        made = config.load(tmp_path)
+        homes = [config.replica_directory(tmp_path, replica.id) for replica in made.replicas]
+        handle = Handle.of(homes[2])
+        assert handle is not None
+        handle.send(signal.SIGSTOP)
+        growing.remove_replica(tmp_path, 2, str)
+        assert handle.wait(60) and running(homes[2]) is None
+        handle.close()
+        now = config.load(tmp_path)
+        config.save(tmp_path, now.with_replica(msgspec.structs.replace(now.replica(1), removed=True)))
+        assert cluster.down(tmp_path, str) and running(homes[1]) is None
 
 
 def test_who_was_down_when_it_was_removed_is_told_by_whoever_it_greets(tmp_path: Path) -> None:

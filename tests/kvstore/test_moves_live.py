@@ -14,7 +14,7 @@ from kvstore import cli, config, growing
 from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
 from kvstore.cluster import ClusterError, fetch
 from kvstore.process import Handle
-from tests.kvstore.live import Replica, answered, running_cluster, wait_until
+from tests.kvstore.live import Replica, answered, make_cluster, running_cluster, wait_until
 
 ACCOUNTS = [f"account/{i}" for i in range(20)]
 
@@ -96,6 +96,13 @@ def test_of_a_move_whose_answer_was_lost_nobody_says_that_nothing_was_moved(
         arrives = True
         growing.move_slots(tmp_path, 0, 1, [(0, 99)], said.append)
     assert said == ["shard 1 has these slots already"]
+
+
+@pytest.mark.parametrize("slots", [(0, SLOTS), (-1, 3), (5, 2)])
+def test_slots_that_there_are_not_are_refused(tmp_path: Path, slots: tuple[int, int]) -> None:
+    make_cluster(tmp_path, 2, 1, "white_box")
+    with pytest.raises(ClusterError, match=f"nothing was moved: slots are from 0 to {SLOTS - 1}, .* not {slots[0]}-"):
+        growing.move_slots(tmp_path, 0, 1, [(0, 1), slots], str)
 
 
 def test_what_was_begun_to_move_goes_before_another_move_begins_or_when_it_is_said(tmp_path: Path) -> None:

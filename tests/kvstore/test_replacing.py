@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +189,18 @@ def test_what_the_new_one_needs_is_looked_for_before_the_old_one_is_ended(
     monkeypatch.setattr(replacing, "is_ready", lambda _: True)
     with pytest.raises(ConfigError, match=says):
         replacing.replace_replica(directory, 0, changes, directory, str)
+    assert config.load(directory) == made and (directory / "replicas" / "0").is_dir()
+
+
+def test_the_ports_of_the_new_one_are_looked_at_before_the_old_one_is_ended(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_cluster(directory, 1, 3, "white_box")
+    monkeypatch.setattr(replacing, "is_ready", lambda _: True)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"replica 0: HTTP port {port} on 127.0.0.1 is in use by process"):
+            replacing.replace_replica(directory, 0, {"http_port": port}, directory, str)
     assert config.load(directory) == made and (directory / "replicas" / "0").is_dir()
 
 
