@@ -324,7 +324,9 @@ def _have_changed(
             break
         time.sleep(CHANGE_POLL_SECONDS)
     problem = "; ".join(filter(None, problems.values())) or "nobody says why"
-    raise (ClusterError if begun else Unchanged)(f"shard {shard} was not changed: {problem}")
+    if begun:
+        raise ClusterError(f"shard {shard} may have been changed, `kvstore cluster status` shows it: {problem}")
+    raise Unchanged(f"shard {shard} was not changed: {problem}")
 
 
 def move_slots(

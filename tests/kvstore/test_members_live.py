@@ -146,6 +146,19 @@ def test_who_does_not_change_members_says_so(tmp_path: Path) -> None:
     assert config.load(tmp_path) == made
 
 
+@pytest.mark.parametrize(("first", "says"), [(200, "shard 0 may have been changed"), (401, "shard 0 was not changed")])
+def test_of_what_was_begun_nobody_says_that_it_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, says: str
+) -> None:
+    """One has taken it, and the next one wants a token."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    answers = iter([(first, b'{"done": false, "detail": "no"}'), (401, b'{"detail": "a token"}')])
+    monkeypatch.setattr(growing, "fetch", lambda *_, **__: next(answers))
+    with pytest.raises(ClusterError, match=says) as refused:
+        growing._have_changed(made, 0, {"remove": 2})
+    assert isinstance(refused.value, growing.Unchanged) is (first == 401)
+
+
 def test_a_removed_replica_is_neither_restarted_nor_replaced(tmp_path: Path) -> None:
     made = make_cluster(tmp_path, 1, 3, "white_box")
     gone = made.with_replica(msgspec.structs.replace(made.replica(1), removed=True))
