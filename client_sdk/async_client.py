@@ -264,11 +264,13 @@ class AsyncClient:
         OutcomeUnknown is raised at once: running again could do the work twice.
         """
         with Observed(self.attempts.on_done, "transact") as seen:
-            deadline = seen.began + (self.attempts.timeout if timeout is None else timeout)
+            seconds = self.attempts.timeout if timeout is None else timeout
+            deadline = seen.began + requests.positive_seconds("timeout", seconds)
             async for attempt in AsyncRetrying(**conflict_policy(deadline)):
                 with attempt:
                     seen.attempts += 1
-                    async with self.transaction(timeout=deadline - time.monotonic()) as transaction:
+                    left = max(deadline - time.monotonic(), 0.001)
+                    async with self.transaction(timeout=left) as transaction:
                         result = await function(transaction)
         return result
 

@@ -157,7 +157,7 @@ class Attempts:
     ) -> AsyncIterator[Event]:
         """The events of `GET /v1/watch`, by one replica after the other. seconds: for how long no replica may serve it;
         this begins where a stream ends, since a program that takes events slowly asks nobody meanwhile."""
-        loop, patience = self._own_loop(), self.timeout if seconds is None else seconds
+        loop, patience = self._own_loop(), self.timeout if seconds is None else positive_seconds("timeout", seconds)
         call, pause = _Call(requests.cluster(), loop.time() + patience), WATCH_PAUSE_SECONDS
         while not self._closed:
             url, why, last = self._untried(self._router.anybody(loop.time()), call), "the stream ended", ""

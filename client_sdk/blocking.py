@@ -43,6 +43,13 @@ async def _closed(items: AsyncGenerator[Any, None]) -> None:
     await items.aclose()
 
 
+async def _rest_cancelled() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
 class LoopThread:
     """A thread that runs an AsyncClient, of this process. make(): makes one."""
 
@@ -73,11 +80,19 @@ class LoopThread:
             running, self._running = self._running, None
         if running is not None:
             loop, thread = running
-            asyncio.run_coroutine_threadsafe(self.client.close(), loop).result()
+            asyncio.run_coroutine_threadsafe(self._close_client(), loop).result()
             wait(list(self._waiting))
+            asyncio.run_coroutine_threadsafe(_rest_cancelled(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+    async def _close_client(self) -> None:
+        """Once what was interrupted has given back what it had: a place before a lock."""
+        ending = [task for task in asyncio.all_tasks() if task.cancelling()]
+        if ending:
+            await asyncio.wait(ending, timeout=self.client.attempts.timeout)
+        await self.client.close()
 
     def _own_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop of the calling thread, if that is this one."""

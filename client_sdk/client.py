@@ -194,11 +194,13 @@ class Client:
         """See `AsyncClient.transact`. `function` runs in the caller's thread."""
         attempts = self._thread.client.attempts
         with Observed(attempts.on_done, "transact") as seen:
-            deadline = seen.began + (attempts.timeout if timeout is None else timeout)
+            seconds = attempts.timeout if timeout is None else timeout
+            deadline = seen.began + requests.positive_seconds("timeout", seconds)
             for attempt in Retrying(**conflict_policy(deadline)):
                 with attempt:
                     seen.attempts += 1
-                    with self.transaction(timeout=deadline - time.monotonic()) as transaction:
+                    left = max(deadline - time.monotonic(), 0.001)
+                    with self.transaction(timeout=left) as transaction:
                         result = function(transaction)
                         if inspect.iscoroutine(result):
                             result.close()

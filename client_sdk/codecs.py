@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
+from json import JSONEncoder
 from typing import Generic, TypeVar
 
 import msgspec
@@ -24,6 +25,8 @@ from client_sdk.errors import InvalidRequest, Undecodable
 from client_sdk.operations import as_bytes, of_type
 
 T = TypeVar("T")
+
+_FINITE = JSONEncoder(allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,15 @@ class Codec(Generic[T]):
 
 def json(kind: type[T]) -> Codec[T]:
     """As JSON: whatever msgspec knows to read as this type, which may be any: `dict[str, int]`, `int | None`."""
-    return _checking(kind, msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode)
+    encoder = msgspec.json.Encoder()
+
+    def encode(value: T) -> bytes:
+        data = encoder.encode(value)
+        if b"null" in data:  # as which msgspec writes what JSON has no number for
+            _FINITE.encode(msgspec.to_builtins(value, str_keys=True, enc_hook=repr))
+        return data
+
+    return _checking(kind, encode, msgspec.json.Decoder(kind).decode)
 
 
 def msgpack(kind: type[T]) -> Codec[T]:
@@ -63,7 +74,7 @@ def _checking(kind: type[T], encode: Callable[[T], bytes], decode: Callable[[byt
             decode(data)
         except UnicodeEncodeError:
             raise InvalidRequest("value: text that is no Unicode", code="invalid", field="value") from None
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise TypeError(f"value: {error}") from None
         return data
 

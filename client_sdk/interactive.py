@@ -26,6 +26,7 @@ from client_sdk.attempts import Attempts
 from client_sdk.errors import Changed, Conflict, InvalidRequest, KvError, ResultsForgotten, TransactionFailed
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import as_bytes
+from client_sdk.requests import positive_seconds
 from kvstore.api.model import (
     OPERATIONS_MAX,
     SCAN_LIMIT_MAX,
@@ -61,7 +62,7 @@ class InteractiveTransaction:
     def __init__(self, attempts: Attempts, keys: Keyspace, timeout: float | None):
         self._attempts = attempts
         self._keys = keys
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = None if timeout is None else time.monotonic() + positive_seconds("timeout", timeout)
         self._reads: dict[bytes, KeyValue | None] = {}
         self._writes: dict[bytes, bytes | None] = {}
         self._scans: list[tuple[bytes, bytes, bytes, Timestamp]] = []
@@ -141,7 +142,7 @@ class InteractiveTransaction:
         compare = tuple(Compare(key, "version", "==", version) for key, version in expected.items())
         writes: tuple[Operation, ...] = tuple(Delete(k) if v is None else Put(k, v) for k, v in self._writes.items())
         writes += tuple(NoneNewer(prefix, version, start, end) for prefix, start, end, version in self._scans)
-        look = tuple(Get(key) for key in list(expected)[: OPERATIONS_MAX - len(compare) - len(writes)])
+        look = tuple(Get(key) for key in list(expected)[: max(OPERATIONS_MAX - len(compare) - len(writes), 0)])
         commit = self._keys.transaction(Transaction(compare, writes, look), timeout=self._remaining())
         try:
             result = await self._attempts.run(commit)

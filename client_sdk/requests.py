@@ -149,11 +149,11 @@ class Lease(NamedTuple):
 def grant_lease(ttl: float, *, message_id: MessageId | None = None, timeout: float | None = None) -> Request[Lease]:
     """A lease that expires, and with it all keys that are attached to it, `ttl` seconds after its last renewal at the
     earliest: 1 second to a day."""
-    ttl_ms = round(1000 * positive_seconds("ttl", ttl))
+    ttl_ms = 1000 * of_type("ttl", ttl, int, float)
     if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
         detail = f"ttl: from {TTL_MS_MIN // 1000} to {TTL_MS_MAX // 1000} seconds, not {ttl:g}"
         raise InvalidRequest(detail, code="invalid", field="ttl")
-    body = msgspec.json.encode({"ttl_ms": ttl_ms})
+    body = msgspec.json.encode({"ttl_ms": round(ttl_ms)})
     return Request("POST", "/v1/leases", _lease, None, timeout, fields=JSON_BODY, body=body).under(message_id)
 
 

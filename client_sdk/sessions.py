@@ -29,11 +29,13 @@ from client_sdk.attempts import Attempts
 from client_sdk.errors import InvalidRequest, KvError, Lost, Unavailable
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import Compare, Get, Put, as_bytes, of_type
-from kvstore.api.model import KeyValue
+from kvstore.api.model import KEY_BYTES_MAX, KeyValue
 from multicast.types import ZERO, Timestamp
 
 RENEWALS = 3
 """How often a lease is renewed in a time to live."""
+LEASE_HEX = 32
+"""Characters of a lease's id, at the end of a key."""
 END_SECONDS = 0.25
 """How long giving up its place may take at most, for a lock that was not to be had in time; after that the place goes
 with its lease."""
@@ -107,6 +109,9 @@ class Queue:
         self._attempts = attempts
         self._keys = keys
         self._prefix = f"{kind}/{{{quote(name, safe='')}}}/".encode()
+        room = KEY_BYTES_MAX - len(keys.prefix + self._prefix) - LEASE_HEX
+        if room < 0:
+            raise InvalidRequest(f"name: percent-encoded it is {-room} bytes too long", code="invalid", field="name")
 
     def _left(self, deadline: float) -> float:
         """Seconds for one more request. Unavailable if there are none."""

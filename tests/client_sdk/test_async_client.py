@@ -462,6 +462,16 @@ async def test_a_conflict_of_more_keys_than_can_be_looked_at_says_what_it_knows(
         assert "and 1 more" in str(caught.value) and "perhaps no longer" in str(caught.value)
 
 
+async def test_a_transaction_that_is_too_large_is_told_its_own_size() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        with pytest.raises(InvalidRequest, match=r"at most 1024 comparisons and operations, not 1026$"):
+            async with store.transaction() as t:
+                for i in range(3):
+                    await t.get(f"k{i}")
+                for i in range(1023):
+                    t.put(f"n{i}", "v")
+
+
 @pytest.mark.parametrize("succeeded", [True, False])
 async def test_a_commit_whose_answer_was_lost_knows_whether_it_was_applied(succeeded: bool) -> None:
     async with FakeCluster() as cluster, client(cluster) as store:

@@ -32,7 +32,7 @@ KINDS: list[tuple[Any, list[Any], list[Any]]] = [
     (Annotated[int, msgspec.Meta(ge=1)], [1], [0]),
     (dict[str, int], [{}, {"a": 1}], [{"a": "x"}, [1], {"a": None}]),
     (list[int], [[1]], [["1"], {"a": 1}]),
-    (float, [1.5], ["x"]),
+    (float, [1.5], ["x", 10**400]),
     (Place, [Place("here")], [{"name": "here"}, Place(1)]),  # type: ignore[arg-type]
     (Positive, [Positive(1)], [Positive(0), {"number": 1}]),
 ]
@@ -47,6 +47,20 @@ def test_what_is_written_can_be_read(make: Any, kind: Any, good: list[Any], bad:
     for value in bad:
         with pytest.raises(TypeError):
             codec.encode(value)
+
+
+@pytest.mark.parametrize("kind", [Any, float | None, dict[str, float | None]], ids=str)
+def test_what_json_has_no_number_for_does_not_become_null(kind: Any) -> None:
+    codec = codecs.json(kind)
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(TypeError, match=r"^value: "):
+            codec.encode({"a": bad} if kind == dict[str, float | None] else bad)
+    assert codecs.json(list[Any]).encode([None, b"x", msgspec.Raw(b"null")]) == b'[null,"eA==",null]'
+
+
+def test_a_number_that_messagepack_has_not_is_refused_as_any_wrong_value() -> None:
+    with pytest.raises(TypeError, match=r"^value: "):
+        codecs.msgpack(int).encode(1 << 70)
 
 
 def test_text_that_has_no_bytes_is_refused_as_any_wrong_argument() -> None:

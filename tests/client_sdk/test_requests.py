@@ -18,6 +18,7 @@ from client_sdk import (
     Put,
     ResultsForgotten,
     new_id,
+    requests,
 )
 from client_sdk.keyspace import ALL_KEYS
 from multicast.types import Timestamp
@@ -56,6 +57,13 @@ def test_what_makes_no_sense_is_not_sent(how: dict[str, Any], field: str) -> Non
     with pytest.raises(InvalidRequest) as error:
         ALL_KEYS.get("k", **how)
     assert error.value.field == field
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 0.5, 86_401, float("inf"), float("nan")])
+def test_a_lease_has_a_time_to_live(ttl: float) -> None:
+    with pytest.raises(InvalidRequest, match=r"^ttl: from 1 to 86400 seconds, not") as error:
+        requests.grant_lease(ttl)
+    assert error.value.field == "ttl"
 
 
 def test_a_write_is_neither_old_nor_new() -> None:

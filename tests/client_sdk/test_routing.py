@@ -92,6 +92,8 @@ def test_urls_from_what_users_give(tmp_path) -> None:
     for wrong in ("http://x:port", "http://x:0", "http://x:99999", "x:99999", "http://", "ftp://x:1", "http://x:1,y"):
         with pytest.raises(ValueError, match=f"not an http:// or https:// URL: {wrong.rpartition(',')[2]}"):
             find_urls(wrong)
+    with pytest.raises(ValueError, match="a list of no URLs"):
+        find_urls([])
     (tmp_path / "cluster.json").write_text('{"replicas": [{"id": 0, "host": "127.0.0.1", "http_port": 7500}]}')
     assert find_urls(tmp_path) == ("http://127.0.0.1:7500",)
     (tmp_path / "cluster.json").write_text('{"replicas": [{"host": "::", "advertise": "fd00::1", "http_port": 7500}]}')

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from client_sdk import AsyncClient, Done, Election, KvError, sessions
+from client_sdk import AsyncClient, Client, Done, Election, InvalidRequest, KvError, sessions
 from client_sdk.testing import MemoryStore
 
 
@@ -71,3 +74,42 @@ async def test_who_leads_and_is_not_answered_leads_as_before() -> None:
             with memory.silent(), pytest.raises(KvError):
                 await election.campaign("more", timeout=0.05)
             assert await election.campaign("me") == token
+
+
+def test_who_is_interrupted_before_a_lock_leaves_no_place_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "END_SECONDS", 60.0)
+    with MemoryStore() as memory, Client(memory, timeout=60) as store, store.lock("x", ttl=600):
+
+        def interrupt() -> None:
+            while store.count("locks/") < 2:
+                pass
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        waiting = threading.Thread(target=interrupt)
+        with pytest.raises(KeyboardInterrupt), Client(memory, timeout=60) as other:
+            waiting.start()
+            with other.lock("x", ttl=600):
+                raise AssertionError("both have it")
+        waiting.join()
+        assert store.count("locks/") == 1
+    assert not caplog.records
+
+
+def test_a_client_that_is_closed_under_a_lock_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
+    with MemoryStore() as memory, pytest.raises(KvError), Client(memory) as store, store.lock("x", ttl=600):
+        store.close()
+    gc.collect()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["n" * 360, "é" * 60], ids=["long", "encoded"])
+async def test_a_name_that_makes_no_key_is_called_so(name: str) -> None:
+    with MemoryStore() as memory:
+        async with AsyncClient(memory) as store:
+            with pytest.raises(InvalidRequest, match=r"^name: percent-encoded it is [0-9]+ bytes too long"):
+                async with store.lock(name):
+                    pass
+            async with store.lock("é" * 59 + "n" * 5):
+                assert [len(one.key) async for one in store.scan()] == [400]

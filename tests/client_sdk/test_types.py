@@ -123,6 +123,14 @@ def test_what_types_cannot_say_is_refused_before_it_is_sent() -> None:
     for seconds in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="timeout: a positive number of seconds"):
             ALL_KEYS.get("k", timeout=seconds)
+        with Client("http://127.0.0.1:1") as store:
+            for do in (
+                lambda: next(store.watch("k", timeout=seconds)),  # noqa: B023
+                lambda: store.transact(lambda t: t.put("k", "v"), timeout=seconds),  # noqa: B023
+                lambda: store.transaction(timeout=seconds).__enter__(),  # noqa: B023
+            ):
+                with pytest.raises(ValueError, match="timeout: a positive number of seconds"):
+                    do()
     with pytest.raises(InvalidRequest, match=r"compare\[0\]\.target: one of value, version, create_version, exists, not 'exist'"):  # noqa: E501
         ALL_KEYS.txn([Compare("k", "exist", "==", True)])  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="if_version and if_absent: give one of them"):

@@ -257,7 +257,8 @@ def test_a_lock_is_held_while_a_command_runs_which_knows_its_token(shell: Shell,
 
 
 def test_what_is_wrong_is_told_in_the_words_of_who_typed_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert error_of(shell.data("lease", "grant", "0.5")) == "error: ttl: from 1 to 86400 seconds, not 0.5\n"
+    for ttl in ("0.5", "0", "inf"):
+        assert error_of(shell.data("lease", "grant", ttl)) == f"error: ttl: from 1 to 86400 seconds, not {ttl}\n"
     told = error_of(shell.data("get", "x", "--consistency", "s"))
     assert "'--consistency': 's' is not one of 'linearizable'" in told
     assert error_of(shell.data("outcome", "x")).startswith("error: UUID: ")
