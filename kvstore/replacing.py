@@ -10,6 +10,7 @@ and needs a copy of `cluster.json` before it is started again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from kvstore.cluster import (
 )
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.process import Handle, is_here, running
+from kvstore.status import described
 from multicast.types import ProcessId
 
 TELL_SECONDS = 10.0
@@ -74,7 +76,7 @@ def _replace_replica(
     config.check(after, f"with another replica {replica_id}")
     if not is_here(new.host):
         raise ConfigError(f"{new.host} is no address of this machine, where the new one is to run; nothing was changed")
-    _check_others(before, old)
+    _check_others(directory, before, old)
     runs = any(running(config.replica_directory(one, replica_id)) for one in (directory, to))
     check_ports(new, (old.peer_port, old.http_port) if runs else ())
     if after.tls:
@@ -98,12 +100,22 @@ def _replace_replica(
     return started
 
 
-def _check_others(known: ClusterConfig, old: ReplicaConfig) -> None:
-    for other in known.present:
-        if other.shard == old.shard and other.id != old.id and not is_ready(other):
+def _check_others(directory: Path, known: ClusterConfig, old: ReplicaConfig) -> None:
+    """Those of its shard; whoever was added on another machine has to be in the file, too."""
+    others = [other for other in known.present if other.shard == old.shard and other.id != old.id]
+    for other in others:
+        if not is_ready(other):
             raise ClusterError(
                 f"replica {other.id} of shard {old.shard} is not ready, and a new replica {old.id} has to hear from all"
                 " others of its shard: bring it back first; nothing was changed"
+            )
+    with contextlib.suppress(ClusterError):  # who does not answer will not be told, either
+        shards = described([other.url for other in others]).shards
+        members = {replica.id for shard in shards if shard.id == old.shard for replica in shard.replicas}
+        for missing in sorted(members - {replica.id for replica in known.replicas}):
+            raise ConfigError(
+                f"{directory / config.CLUSTER_FILE} does not have replica {missing}, which belongs to shard {old.shard}"
+                ": copy that file from the machine where it was added; nothing was changed"
             )
 
 

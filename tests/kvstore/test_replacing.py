@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from kvstore import certificates, cluster, config, identity, members, replacing
+from kvstore.api.cluster import ClusterJson, ReplicaJson, ShardJson
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
 from kvstore.host import LiveReplica
@@ -223,6 +224,20 @@ def test_the_old_one_stays_until_all_others_of_its_shard_have_heard(
         replacing.replace_replica(directory, 5, {}, directory, str)
     assert told == [f"{made.replica(one).url}/v1/replaced" for one in (3, 4)[: len(answers)]]
     assert (config.load(directory) != made) is changed and (directory / "replicas" / "5").is_dir()
+
+
+def test_where_the_file_is_older_than_a_replica_of_the_shard_nothing_is_changed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one would be neither told nor looked at, and may be down."""
+    made = make_cluster(directory, 1, 3, "white_box")
+    shard = ShardJson(id=0, leader=0, replicas=[ReplicaJson(i, "") for i in range(4)])
+    told = ClusterJson(cluster_id=made.cluster_id, shard_map={}, shards=[shard])
+    monkeypatch.setattr(replacing, "is_ready", lambda _: True)
+    monkeypatch.setattr(replacing, "described", lambda _: told)
+    with pytest.raises(ConfigError, match=r"cluster.json does not have replica 3, which belongs to shard 0: copy"):
+        replacing.replace_replica(directory, 2, {}, directory, str)
+    assert config.load(directory) == made and (directory / "replicas" / "2").is_dir()
 
 
 def test_without_all_others_of_the_shard_nothing_is_changed(directory: Path) -> None:
