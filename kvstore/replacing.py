@@ -4,8 +4,8 @@ Theory of operation. To its shard the new one is the old one without its disk (`
 all others of its shard. Before the old one is ended, these are told of it (`POST /v1/replaced`): from then on they read
 nothing of the old machine, whether it runs or returns, and the file from which they start says so, too. So what the old
 one may still say to other shards is of ballots that its shard has begun before, as if it had said it before its disk
-was lost. Replicas of other shards are told, too; one that is not reached learns the address when the new one greets it,
-and needs a copy of `cluster.json` before it is started again.
+was lost. Replicas of other shards are told, too; one that is not reached refuses the old one as soon as the new one has
+greeted it, but dials the old address until it is started with a copy of `cluster.json`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) 
         if problem and other.shard == new.shard:
             raise ClusterError(f"replica {other.id} was not told: {problem}; give the same command again")
         if problem:
-            say(f"replica {other.id} was not told ({problem}): before it starts, copy {config.CLUSTER_FILE} to it")
+            say(f"replica {other.id} was not told ({problem}): copy {config.CLUSTER_FILE} to it, then start it again")
 
 
 def _said(answer: bytes) -> str:
