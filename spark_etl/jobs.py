@@ -90,7 +90,7 @@ def audit(
 @app.command()
 def watch(
     run_dir: RunDir,
-    every: Annotated[float, typer.Option(help="seconds from the beginning of a round to the next", min=0.0)] = 2.0,
+    every: Annotated[float, typer.Option(help="seconds from one round to the next", min=0.0, max=1e6)] = 2.0,
     rounds: Annotated[int, typer.Option(help="end after so many; 0: when interrupted", min=0)] = 0,
     json: Json = None,
     html: Html = None,

@@ -99,7 +99,8 @@ class Stages:
     def check(self, *, expect_history: bool) -> Report:
         """Check what is in the tables."""
         self._exists()
-        check_tables(self.out)
+        if (of := check_tables(self.out).run) != str(self.run.resolve()):
+            raise Unreadable(f"{self.out}: its tables are of {of}, not of {self.run}; extract again")
         check_java()
         size = sum(path.stat().st_size for path in self.out.glob("journal/**/*.parquet"))
         self.progress("starting Spark")

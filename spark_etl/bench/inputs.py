@@ -28,7 +28,7 @@ from spark_etl import schemas
 from spark_etl.certify.time import first_versions
 from spark_etl.ingest import parquet, tables
 from spark_etl.ingest.journals import arrow_schema
-from spark_etl.ingest.tables import MANIFEST, Manifest, SourceState, load_manifest
+from spark_etl.ingest.tables import Manifest, SourceState, load_manifest, save_manifest
 
 EPOCH = 2_000
 """Transactions between two that touch all shards."""
@@ -374,5 +374,5 @@ def generate(shape: Shape, out: Path) -> Manifest:
     journals = {key: state for key, state in files.states.items() if state.name != "history"}
     histories = {key: state for key, state in files.states.items() if state.name == "history"}
     manifest = Manifest(schemas.SCHEMA_VERSION, name, marks, journals, histories)
-    (out / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    save_manifest(out, manifest)
     return manifest

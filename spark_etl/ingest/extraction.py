@@ -38,7 +38,6 @@ from spark_etl.ingest.sources import (
     status,
 )
 from spark_etl.ingest.tables import (
-    MANIFEST,
     NEVER,
     Manifest,
     SourceState,
@@ -47,6 +46,7 @@ from spark_etl.ingest.tables import (
     damaged,
     load_manifest,
     place,
+    save_manifest,
     write_empty,
 )
 from spark_etl.ingest.traces import find_traces, parse_trace, unreadable_trace
@@ -173,7 +173,18 @@ def _why(error: OSError) -> str:
     return f"it cannot be read: {error.strerror or error}"
 
 
-def _read_history(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
+def _named(directory: str, paths: Iterable[Path]) -> list[tuple[str, Path]]:
+    """Under names that are text, whatever bytes those of the files have."""
+    return [(f"{directory}/{os.fsencode(path.name).decode(errors='backslashreplace')}", path) for path in paths]
+
+
+def _stem(name: str) -> str:
+    """Of the tables of a history or trace: no other's, whatever files come and go beside it."""
+    return f"{name[0]}{zlib.crc32(name.encode()):08x}"
+
+
+def _read_history(name: str, path: Path, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
+    stem = _stem(name)
     try:
         state = _known(path, old, out) or SourceState(name, NEVER)
         touched = _touched(path)
@@ -184,9 +195,9 @@ def _read_history(name: str, path: Path, number: int, old: SourceState | None, o
             data = file.read(touched[0] - state.read)
     except OSError as error:
         why = _why(error)
-        return _unreadable(name, why, f"h{number}-b0", {"history": unreadable_history(name, why)}, out), 0
+        return _unreadable(name, why, f"{stem}-b0", {"history": unreadable_history(name, why)}, out), 0
     data = data[: data.rfind(b"\n") + 1]
-    with _Writer(out, f"h{number}-b{state.read}") as writer:
+    with _Writer(out, f"{stem}-b{state.read}") as writer:
         for batches in parse_history(name, data, state.records + 1):
             writer.add(batches)
         return SourceState(
@@ -195,8 +206,9 @@ def _read_history(name: str, path: Path, number: int, old: SourceState | None, o
         ), len(data)  # fmt: skip
 
 
-def _read_trace(name: str, path: Path, number: int, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
+def _read_trace(name: str, path: Path, old: SourceState | None, out: Path) -> tuple[SourceState, int]:
     """Whole, if it was touched: a simulation writes it once."""
+    stem = _stem(name)
     try:
         state, touched = _known(path, old, out), _touched(path)
         if state is not None and state.touched == touched:
@@ -204,8 +216,8 @@ def _read_trace(name: str, path: Path, number: int, old: SourceState | None, out
         data = path.read_bytes()
     except OSError as error:
         why = _why(error)
-        return _unreadable(name, why, f"t{number}", {"frames": unreadable_trace(name, why)}, out), 0
-    writer = _Writer(out, f"t{number}")
+        return _unreadable(name, why, stem, {"frames": unreadable_trace(name, why)}, out), 0
+    writer = _Writer(out, stem)
     for batch in parse_trace(name, data):
         writer.add({"frames": batch})
     return SourceState(
@@ -264,13 +276,12 @@ def _extract(run: Path, out: Path, spark: SparkSession | None, own: bool) -> Ext
     old = old.without(lost)
     clean(out, old.files())
     write_empty(out)
-    names = {f"history/{path.name}": path for path in histories}
-    events = [_read_history(n, p, i, old.histories.get(n), out) for i, (n, p) in enumerate(names.items())]
+    events = [_read_history(n, p, old.histories.get(n), out) for n, p in _named("history", histories)]
     segments = find_segments(run)  # and marks: of a running cluster nothing that a client knows must be missing
     jobs = [(segment, old.segments.get(segment.name) or old.segments.get(segment.home)) for segment in segments]
     read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
-    traces = {f"trace/{path.name}": path for path in find_traces(run)}
-    frames = [_read_trace(n, p, i, old.traces.get(n), out) for i, (n, p) in enumerate(traces.items())]
+    traces = find_traces(run)
+    frames = [_read_trace(n, p, old.traces.get(n), out) for n, p in _named("trace", traces)]
     for state, _ in (*read, *events):
         state.files = merged(out, state.files)
     manifest = Manifest(
@@ -284,12 +295,10 @@ def _extract(run: Path, out: Path, spark: SparkSession | None, own: bool) -> Ext
     if all(errors):
         clear(out)
         raise Unreadable(f"{run / segments[0].name}: {errors[0]}")
-    temporary = out / f"{MANIFEST}.new"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    os.replace(temporary, out / MANIFEST)
+    save_manifest(out, manifest)
     clean(out, manifest.files())
     now = sum(count for _, count in (*read, *events, *frames))
-    others = sum(map(_size, (*histories, *traces.values())))
+    others = sum(map(_size, (*histories, *traces)))
     return Extraction(manifest, now, total_bytes(segments) + others - now, lost)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_etl.ingest.sources import status
+
 Seal = tuple[int, int]
 """Of a file as it was written: its bytes, and their CRC-32. Parquet's own checksums are of pages; the end of the file,
 which says where pages are and what stands in them, has none."""
@@ -34,6 +36,7 @@ def write(rows: pa.Table, path: Path) -> None:
 
 def seal(path: Path) -> Seal:
     """Of a file as it is now. OSError."""
+    status(path)
     size, crc = 0, 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -24,6 +24,7 @@ from multicast.segments import FLOOR, SEGMENT_NAME, Floor
 
 _BEGINNING_BYTES = 64 * 1024
 _CHUNK = 4 * 1024 * 1024
+_REPLICAS_MAX = 2**31
 _PLACE = re.compile(r"replicas/(\d+)/journal[-\d]*/journal-(\d{8})\.seg$")
 
 
@@ -112,7 +113,7 @@ def _journals(run: Path) -> list[tuple[int, Path]]:
     found = []
     for journal in sorted(run.glob("replicas/*/journal")):
         name = journal.parent.name
-        if name.isdecimal() and name == str(int(name)):
+        if name.isdecimal() and name == str(int(name)) and int(name) < _REPLICAS_MAX:
             found.append((int(name), journal))
     return found
 
@@ -128,9 +129,11 @@ def is_archived(run: Path) -> bool:
 
 
 def _configured(run: Path) -> Any:
+    path = run / "cluster.json"
     try:
-        return msgspec.json.decode((run / "cluster.json").read_bytes())["archive"]
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+        status(path)
+        return msgspec.json.decode(path.read_bytes())["archive"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):  # msgspec's errors are ValueErrors
         return "archive"
 
 
@@ -145,8 +148,10 @@ def _life(journal: Path) -> int | None:
     """The incarnation of the process that began this journal (`Journal.life`); None if it does not say."""
     if life := _floor(journal).life:
         return life
+    path = journal / segments.segment_name(0)
     try:
-        with (journal / segments.segment_name(0)).open("rb") as file:
+        status(path)
+        with path.open("rb") as file:
             data = file.read(_BEGINNING_BYTES)
     except OSError:
         return None

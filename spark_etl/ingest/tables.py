@@ -2,18 +2,19 @@
 
     OUT/extract.json                              what was read, up to where; the version of the tables
     OUT/journal/table=NAME/r0-s00000000-b64.parquet   of replica 0's segment 0, from byte 64 on
-    OUT/history/h0-b0.parquet                     of the first history, from byte 0 on
-    OUT/watched/h0-b0.parquet                     of its watches
-    OUT/trace/t0.parquet                          of the first trace of a simulation
+    OUT/history/h47123245-b0.parquet              of a history (the CRC-32 of its name), from byte 0 on
+    OUT/watched/h47123245-b0.parquet              of its watches
+    OUT/trace/t01c314eb.parquet                   of a trace of a simulation
 
 `extract.json` is written last; files that it does not name are what an interrupted extraction left, and go. It has a
-checksum of each that it does name: a disk that has changed a byte of a table must not accuse the cluster.
+checksum of each that it does name, and one of itself: a disk that has changed a byte must not accuse the cluster.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +61,7 @@ class SourceState(msgspec.Struct):
 
 class Manifest(msgspec.Struct):
     """`extract.json`. marks: replica -> the journal offset up to which it vouched. floors: see `find_floors`.
-    archived: unless the cluster says that it keeps nothing."""
+    archived: unless the cluster says that it keeps nothing. crc: of all the rest, in the file; else 0."""
 
     version: int
     run: str
@@ -70,6 +71,7 @@ class Manifest(msgspec.Struct):
     traces: dict[str, SourceState] = {}
     floors: dict[int, tuple[int, int, int]] = {}
     archived: bool = True
+    crc: int = 0
 
     def _states(self) -> list[SourceState]:
         return [*self.segments.values(), *self.histories.values(), *self.traces.values()]
@@ -129,10 +131,26 @@ def load_manifest(out: Path) -> Manifest | None:
             )
         if version != schemas.SCHEMA_VERSION:
             return None
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        bare = msgspec.structs.replace(manifest, crc=0)
+        if manifest.crc != _crc(bare):
+            raise ValueError("its checksum does not match")
+        return bare
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         why = f"it is not what an extraction writes ({error}); remove {out} and extract again"
         raise Unreadable(f"{path}: {why}") from None
+
+
+def save_manifest(out: Path, manifest: Manifest) -> None:
+    """Whole or not at all, with its checksum."""
+    sealed = msgspec.structs.replace(manifest, crc=_crc(manifest))
+    temporary = out / f"{MANIFEST}.new"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1))
+    os.replace(temporary, out / MANIFEST)
+
+
+def _crc(manifest: Manifest) -> int:
+    return zlib.crc32(msgspec.json.encode(manifest))
 
 
 @contextmanager

@@ -48,6 +48,11 @@ def test_a_directory_without_journals(tmp_path: Path):
     assert code == 2 and output.count("\n") == 1 and "no journal" in output
 
 
+def test_a_round_of_a_watch_has_an_end(tmp_path: Path):
+    result = CliRunner().invoke(app, ["watch", str(tmp_path / "nowhere"), "--every", "inf"])
+    assert result.exit_code == 2 and "--every" in result.output
+
+
 @pytest.mark.parametrize("command", [["schema"], ["show", "README.md", "1"], ["show", "nowhere", "1"]])
 def test_what_needs_no_spark_does_not_load_it(command: list[str]):
     program = "import sys; from spark_etl.jobs import app; app({!r}, standalone_mode=False);"

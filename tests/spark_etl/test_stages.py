@@ -142,6 +142,15 @@ def test_a_newer_schema_or_report_is_one_sentence(tmp_path: Path):
     assert code == 2 and output.count("\n") == 1 and "report version 99" in output
 
 
+def test_tables_of_another_run_are_not_judged_as_this_ones(tmp_path: Path):
+    run, other = (bank_run().write(tmp_path / name) for name in ("run", "other"))
+    extraction.extract(other, run / "audit")
+    code, output = call("check", run)
+    assert code == 2 and output.count("\n") == 1 and f"its tables are of {other.resolve()}, not of {run}" in output
+    extraction.extract(run, run / "audit")
+    assert tables.check_tables(run / "audit").run == str(run.resolve())
+
+
 @pytest.mark.parametrize("command", ["audit", "extract", "check", "report"])
 @pytest.mark.parametrize("what", ["nothing", "file", "empty", "foreign", "history"])
 def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, command: str, what: str):

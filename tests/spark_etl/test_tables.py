@@ -208,6 +208,42 @@ def test_a_changed_byte_anywhere_in_the_tables_is_seen_and_made_good(run: Path, 
     assert everything(out) == whole
 
 
+def test_a_changed_byte_in_the_list_of_what_was_read_is_seen(run: Path, tmp_path: Path):
+    """A number or a name there decides what is read again, and what counts as missing."""
+    out = tmp_path / "out"
+    extract(run, out)
+    path = out / MANIFEST
+    whole = path.read_bytes()
+    for words, other in ((b'"rows"', b'"rowz"'), (b'"writes":', b'"writer":'), (b'"marks": {', b'"marks": {"9": 1,')):
+        assert words in whole
+        path.write_bytes(whole.replace(words, other, 1))
+        for use in (lambda: check_tables(out), lambda: extract(run, out)):
+            with pytest.raises(Unreadable, match=r"its checksum does not match.*; remove"):
+                use()
+    path.write_bytes(whole)
+    assert extract(run, out).bytes_read == 0
+
+
+@pytest.mark.parametrize("directory", ["history", "trace"])
+@pytest.mark.parametrize("name", [b"a.jsonl", b"z.jsonl", b"a\xff.jsonl"])
+def test_a_file_that_comes_later_replaces_no_other_ones_tables(run: Path, tmp_path: Path, directory: str, name: bytes):
+    """Whatever its name, before or behind that of the one that was there."""
+    out, table = tmp_path / "out", {"history": "history", "trace": "frames"}[directory]
+    (run / directory).mkdir(exist_ok=True)
+    (run / directory / "more.jsonl").write_bytes(b"no line\n")
+    extract(run, out)
+    before = rows(out, table)
+    later = Path(os.fsdecode(os.fsencode(run / directory) + b"/" + name))
+    later.write_bytes(b"nor is this\n")
+    extract(run, out)
+    after = rows(out, table)
+    (added,) = [row for row in after if row not in before]
+    assert len(after) == len(before) + 1 and added["line"] == 1
+    later.unlink()
+    extract(run, out)
+    assert rows(out, table) == before
+
+
 def test_a_damaged_table_of_what_the_journal_has_let_go_is_not_kept(run: Path, tmp_path: Path):
     out = tmp_path / "out"
     manifest = extract(run, out).manifest
@@ -257,6 +293,35 @@ def test_what_is_no_file_is_named_and_the_rest_is_read(run: Path, tmp_path: Path
         (reason,) = (row["reason" if kind == "segment" else "damage"] for row in rows(out, table))
         assert str(reason).startswith("it cannot be read: ")
         assert len(rows(out, "deliveries")) == (13 * 2 if kind == "segment" else 13 * 3) + 9 * 3
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("content", [b'{"archive":"\xff"}', b"[" * 100_000, b"", None])
+def test_what_is_no_configuration_says_nothing(run: Path, tmp_path: Path, content: bytes | None):
+    path = run / "cluster.json"
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    assert extract(run, tmp_path / "out").manifest.archived
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_where_an_archived_journal_begins_or_a_table_was_is_not_waited_for(run: Path, tmp_path: Path):
+    (run / "archive" / "replicas").mkdir(parents=True)
+    out = tmp_path / "out"
+    table = next(iter(extract(run, out).manifest.histories["history/clients.jsonl"].files))
+    for path in (segment(run, 1), out / table):
+        path.unlink()
+        os.mkfifo(path)
+    assert tables.damaged(out, tables.load_manifest(out) or pytest.fail()) == [table]
+    (out / table).unlink()
+    extract(run, out)
+    assert [row["reason"] for row in rows(out, "damage")] == ["it cannot be read: it is not a file"]
+
+
+def test_a_directory_whose_number_is_no_replicas_is_none(run: Path, tmp_path: Path):
+    path = run / "replicas" / str(2**31) / "journal" / SEGMENT
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"something")
+    assert extract(run, tmp_path / "out").manifest.marks.keys() == {0, 1, 2, 3, 4, 5}
 
 
 def test_a_run_that_cannot_be_read_leaves_no_tables(run: Path, tmp_path: Path):
