@@ -89,8 +89,8 @@ class Repetitions:
             if isinstance(request, Lookup) or answer.code == "unknown_or_forgotten":
                 return answer.code == "unknown_or_forgotten" and self._may_be_forgotten(operation, newest_us)
             if answer.code == "id_expired" or (other and answer.code == "expired"):
-                # Clocks differ by up to half a window.
-                return 0 < window_us < 2 * (at_us - created)
+                # Clocks differ by up to half a window; whether the log's time may be ahead is judged by `TrueTime`.
+                return 0 < window_us < 2 * (max(at_us, newest_us) - created)
             return (other and answer.code == "id_reused") or answer.code == "id_in_future"
         if other:
             return False
