@@ -41,7 +41,8 @@ need answer it first, and it promises ballots as others do, by rule 2: it counts
 that was acknowledged before is with a majority of that view without it. Who is removed helps the new view to begin, and
 is told then, by whoever belongs to it (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader
 of a later view than the first sends `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of
-an unknown view is not counted until then.
+an unknown view is not counted until then. Who was away meanwhile may know nobody any more who belongs to a group: so
+whoever meets it again tells it the views of all groups (`parts.founding`).
 
 Groups, too, can be added while the others work (`Founding`, `parts.founding`). Of a group that it does not know a
 process knows no members: what it has for that group goes to nobody, and is repeated.
@@ -72,11 +73,13 @@ class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class ViewIs(msgspec.Struct, array_like=True, tag=98, gc=False):
-    """The view of my group that has this number has begun, with these members. notes: of those who were added."""
+    """The view of a group that has this number has begun, with these members. notes: of those who were added. group:
+    None for the sender's own."""
 
     number: int
     members: tuple[ProcessId, ...]
     notes: dict[ProcessId, bytes]
+    group: GroupId | None = None
 
 
 class ViewAsk(msgspec.Struct, array_like=True, tag=97, gc=False):

@@ -36,7 +36,7 @@ class PeerError(Exception):
 
 
 class Stranger(PeerError):
-    """Its sender is of a group of which nobody has told yet: an added one, whose link comes again."""
+    """It is of a group of which nobody has told yet, or tells of one: an added one. The link comes again."""
 
 
 class Overloaded(Exception):

@@ -4,10 +4,10 @@ Theory of operation. A new group's processes begin as any others: they know thei
 before. Nobody else need know it until something is addressed to it. A `Founding` is multicast to the first of all
 groups alone; whoever delivers it knows the group, and tells all (`GroupIs`). Who learns of a group keeps that on disk,
 tells all, too, and again whoever may have missed it, and who is added to a group. So whatever it says of that group
-afterwards finds one who knows it: links are FIFO. With that everybody tells the view of its own group: its leader may
-have been added, and who has not heard of that one has no link to it, and cannot ask it. Only who has lost its disk may
-be sent what was meant for its life before that. It has nothing for the members of a group that it does not know
-(`multicast.membership`), and who lacks its word repeats.
+afterwards finds one who knows it: links are FIFO. With that everybody tells the views that it knows, of all groups: all
+who belong to one by now may have been added, and who was away has no link to these, and cannot ask them. Only who has
+lost its disk may be sent what was meant for its life before that. It has nothing for the members of a group that it
+does not know (`multicast.membership`), and who lacks its word repeats.
 
 Which processes a group begins with is decided by the order of the first group. Nothing else need be agreed on: members
 are counted by the views of their own group.
@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from multicast.membership import GroupIs, Membership, founding_of
-from multicast.protocol import Handler, Outbox
-from multicast.types import AppMessage, ProcessId
+from multicast.membership import GroupIs, Membership, ViewIs, founding_of
+from multicast.protocol import Handler, Outbox, PeerError, Stranger
+from multicast.types import AppMessage, GroupId, ProcessId
 
 _PREFIX = b"G"
 
@@ -34,10 +34,11 @@ class FoundedGroups:
         self, membership: Membership, self_id: ProcessId, tell_view: Callable[[tuple[ProcessId, ...], Outbox], None]
     ):
         self._tell_view = tell_view
+        self._group = membership.group_of[self_id]
         self._membership = membership
         self._self_id = self_id
         self._told: tuple[ProcessId, ...] = ()
-        self._is_first = membership.group_of[self_id] == min(membership.groups)
+        self._is_first = self._group == min(membership.groups)
         self.handlers: dict[type, Handler] = {GroupIs: Handler(self._on_group_is)}
 
     def start(self, saved: Mapping[bytes, bytes], out: Outbox) -> None:
@@ -57,6 +58,16 @@ class FoundedGroups:
         """As the protocol is told; who is not known yet is told when it is."""
         if peer in self._membership.group_of:
             self._tell((peer,), out)
+
+    def group_of(self, sender: ProcessId, view: ViewIs) -> GroupId:
+        """Whose view this is. PeerError; Stranger: the group was told of before, and that was lost."""
+        if view.group is None:
+            return self._membership.group_of[sender]
+        if view.group == self._group:
+            raise PeerError("a view of this process's own group from another one")
+        if view.group not in self._membership.groups:
+            raise Stranger(f"a view of group {view.group}, which is not known here")
+        return view.group
 
     def tick(self, out: Outbox) -> None:
         """Tell the processes that were added to a group since the last time."""
@@ -80,6 +91,11 @@ class FoundedGroups:
         for group in self._membership.founded:
             out.send(to, self._membership.told(group))
         self._tell_view(to, out)
+        for group, views in self._membership.views.items():
+            if views.latest and group != self._group:  # whoever is of that group has its views with its deliveries
+                others = tuple(p for p in to if self._membership.group_of[p] != group)
+                if others:
+                    out.send(others, msgspec.structs.replace(views.told(views.latest), group=group))
 
 
 _encode = msgspec.msgpack.Encoder().encode

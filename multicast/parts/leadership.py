@@ -269,7 +269,7 @@ class Leadership(Generic[V, S]):
         self.election.tell_view((sender,), out)
 
     def _on_view_is(self, sender: ProcessId, view: ViewIs, now: int, out: Outbox) -> None:
-        group = self.membership.group_of[sender]
+        group = self._founded.group_of(sender, view)
         views = self.membership.views[group]
         if group != self.group or self.election.state is REMOVED:
             if views.learn(view):

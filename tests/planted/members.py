@@ -127,5 +127,11 @@ class ViewNotToldAgain(WhiteBox):
     link to it, and nobody else to hear it from."""
 
 
+@rewrite("_tell", "if views.latest and group != self._group:", "if False:", part=FoundedGroups)
+class ViewsOfOthersUntold(PrimCast):
+    """A view is told by those alone who belong to it: who was away until nobody of the one before was left knows none
+    of them, and hears none of them."""
+
+
 HARMLESS = (Planted(PresentViewAcknowledges),)
 PLANTED = planted_in(__name__, HARMLESS)

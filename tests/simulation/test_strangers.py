@@ -9,6 +9,7 @@ import pytest
 from multicast import registry
 from multicast.application import Application
 from multicast.membership import Change, Founding, GroupIs, change_payload, founding_payload
+from multicast.parts.ballots import REMOVED
 from multicast.parts.delivered import Watermark
 from multicast.protocol import MulticastProtocol, Outbox, PeerError, Saved
 from multicast.simulation.disk import SimulatedDisk
@@ -108,6 +109,26 @@ def test_who_was_down_when_a_replica_was_added_hears_of_it_when_that_leads(
     before = positions(growing.world, others)
     growing.multicast(1, (0, 1))
     assert positions(growing.world, others) == [position + 1 for position in before]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_who_was_away_while_all_of_another_group_were_replaced_hears_of_who_there_is(name: str) -> None:
+    """Nobody whom it knows there is left to tell: its own group does."""
+    growing = Growing(name)
+    away, others = growing.topology.groups[1][0], growing.topology.groups[1][1:]
+    growing.world.crash(away)
+    growing.add(NEW, 0)
+    for view, gone in enumerate(growing.topology.groups[0], 1):
+        growing.lead(NEW)
+        growing.multicast(NEW, (0,), change_payload(Change(view, False, gone)))
+        assert growing.world.node(gone).protocol.role() == REMOVED
+        growing.world.crash(gone)
+    growing.world.restart(away)
+    growing.world.run_for(5 * SECOND)
+    assert growing.world.node(away).protocol.topology.groups[0] == (NEW,)
+    before = positions(growing.world, (NEW, away, *others))
+    growing.multicast(away, (0, 1))
+    assert positions(growing.world, (NEW, away, *others)) == [position + 1 for position in before]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
