@@ -239,7 +239,7 @@ FORGERIES = {
     "another value written": Kind(
         outcome(_set(writes=_first_write), _writes),
         "outcome-disagreement",
-        "not-as-asked unwritten-value",
+        "not-as-asked",
     ),
     "a write fewer": Kind(
         outcome(_set(writes=lambda o: o.writes[1:]), _writes),
@@ -384,7 +384,7 @@ FORGERIES = {
     "messages exchanged": Kind(
         _swap(Delivered, "message"),
         "position-disagreement",
-        "bundle-disagreement timestamp-disagreement timestamp-shared",
+        "bundle-disagreement order-cycle timestamp-disagreement timestamp-shared",
     ),
     "records exchanged": Kind(
         _swap_places,

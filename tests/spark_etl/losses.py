@@ -114,9 +114,9 @@ class Loss(NamedTuple):
 CUT_AWAY = "acknowledged-but-absent unknown-position"
 LOSSES = {
     "a replica that was killed and came back": Loss(restarted, (1,), ""),
-    "the last positions cut everywhere": Loss(crashed_and(cut(12)), EVERYWHERE, CUT_AWAY),
-    "the last positions cut at one shard": Loss(crashed_and(cut(12)), (0, 1, 2), CUT_AWAY),
-    "the last positions cut at most of a shard": Loss(crashed_and(cut(12)), (1, 2), ""),
+    "the last positions cut everywhere": Loss(crashed_and(cut(20)), EVERYWHERE, CUT_AWAY),
+    "the last positions cut at one shard": Loss(crashed_and(cut(20)), (0, 1, 2), CUT_AWAY),
+    "the last positions cut at most of a shard": Loss(crashed_and(cut(20)), (1, 2), ""),
     "the last operation dropped": Loss(crashed_and(last_operation_dropped), EVERYWHERE, "acknowledged-but-absent"),
     "no second start": Loss(crashed_and(without_start), (1,), "damage"),
     "no start": Loss(without_start, (1,), "damage"),
