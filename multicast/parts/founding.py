@@ -71,7 +71,7 @@ class FoundedGroups:
 
     def tick(self, out: Outbox) -> None:
         """Tell the processes that were added to a group since the last time."""
-        if self._membership.founded and self._membership.processes is not self._told:
+        if self._membership.processes is not self._told:
             self._tell(tuple(p for p in self._membership.processes if p not in self._told), out)
             self._told = self._membership.processes
 

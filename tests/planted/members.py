@@ -133,5 +133,10 @@ class ViewsOfOthersUntold(PrimCast):
     of them, and hears none of them."""
 
 
+@rewrite("tick", "if self._membership.processes is not self._told:", "if False:", part=FoundedGroups)
+class ViewsUntoldToWhoIsNew(PrimCast):
+    """Who is added knows the groups as its file has them, which may be of long ago, and nobody who belongs to one."""
+
+
 HARMLESS = (Planted(PresentViewAcknowledges),)
 PLANTED = planted_in(__name__, HARMLESS)

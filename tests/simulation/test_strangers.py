@@ -21,7 +21,7 @@ from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Top
 DELTA = 1_000
 SECOND = 1_000_000
 PROTOCOLS = [n for n in registry.names() if registry.load(n).specification.changes_members]
-NEW, FOUNDED = 6, (7, 8, 9)
+NEW, FOUNDED, LATER = 6, (7, 8, 9), 10
 
 
 class Growing:
@@ -29,7 +29,7 @@ class Growing:
 
     def __init__(self, name: str):
         protocol = registry.load(name)
-        self.topology = Topology({0: (0, 1, 2), 1: (3, 4, 5)}, {0: (NEW,), 2: FOUNDED})
+        self.topology = Topology({0: (0, 1, 2), 1: (3, 4, 5)}, {0: (NEW,), 1: (LATER,), 2: FOUNDED})
         settings = protocol.specification.options()
 
         def make(pid: ProcessId, rng: random.Random, disk: SimulatedDisk) -> tuple[MulticastProtocol, Application]:
@@ -124,7 +124,8 @@ def test_who_was_away_while_all_of_another_group_were_replaced_hears_of_who_ther
         assert growing.world.node(gone).protocol.role() == REMOVED
         growing.world.crash(gone)
     growing.world.restart(away)
-    growing.world.run_for(5 * SECOND)
+    growing.add(LATER, 1)
+    assert growing.world.node(LATER).protocol.topology.groups[0] == (NEW,), "who is new knows the file of long ago"
     assert growing.world.node(away).protocol.topology.groups[0] == (NEW,)
     before = positions(growing.world, (NEW, away, *others))
     growing.multicast(away, (0, 1))
