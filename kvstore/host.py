@@ -14,6 +14,8 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kvstore import changing, identity
 from kvstore.api.cluster import ClusterJson, LimitsJson
 from kvstore.committing import Committer, when_there_is_room
@@ -24,7 +26,7 @@ from kvstore.core.rights import Rights
 from kvstore.core.signals import signals_for
 from kvstore.disk import free_bytes, open_disk
 from kvstore.leaders import Leaders
-from kvstore.members import Wanted, ask_for, decode_note, shards_json, with_new
+from kvstore.members import Wanted, ask_for, decode_note, note, shards_json, with_new
 from kvstore.storage.cut import Cut
 from kvstore.storage.snapshot import Snapshots
 from kvstore.storage.store import Store, owner_of
@@ -38,6 +40,7 @@ from multicast.runtime.aside import pause
 from multicast.runtime.clock import wall_us
 from multicast.runtime.disk import FileDisk
 from multicast.runtime.failpoints import SENT, Failpoints
+from multicast.runtime.fence import Places
 from multicast.runtime.host import Host, HostStopped
 from multicast.runtime.tls import Tls
 from multicast.types import MessageId, ProcessId, Timestamp, new_message_id
@@ -165,7 +168,7 @@ class LiveReplica:
             on_snapshot=self._on_snapshot,
             wall=self._failpoints.wall if self._failpoints else wall_us,
             retention=self._retention(),
-            since={replica.id: replica.since for replica in self.config.replicas},
+            places=self._places(),
             tls=self._tls,
             incarnation=max(wall_us(), self.me.since) if self.me.since and not self._journal.end else None,
         )
@@ -227,6 +230,21 @@ class LiveReplica:
         self._addresses[replica.id] = replica.peer_address
         if self._host is not None:
             self._host.move(replica.id, self._addresses[replica.id], replica.since)
+
+    def _places(self) -> Places:
+        since = {replica.id: replica.since for replica in self.config.replicas}
+        return Places(since, note(self.me) if self.me.since else b"", self._told_of_place)
+
+    def _told_of_place(self, replica_id: ProcessId, place: bytes) -> None:
+        """A replica greets that took the place of another machine; this one may have been away when all were told."""
+        try:
+            replica = decode_note(place)
+            known = next((r.since for r in self.config.replicas if r.id == replica_id == replica.id), replica.since)
+            if replica.since > known:
+                self.put_in_place(replica)
+                _log.info("another machine has taken the place of a replica", replica=replica_id, at=replica.url)
+        except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError, OSError) as error:
+            _log.warning("where a replica is now could not be noted", replica=replica_id, reason=str(error))
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

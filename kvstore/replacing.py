@@ -5,7 +5,7 @@ all others of its shard. Before the old one is ended, these are told of it (`POS
 nothing of the old machine, whether it runs or returns, and the file from which they start says so, too. So what the old
 one may still say to other shards is of ballots that its shard has begun before, as if it had said it before its disk
 was lost. Replicas of other shards are told, too; one that is not reached refuses the old one as soon as the new one has
-greeted it, but dials the old address until it is started with a copy of `cluster.json`.
+greeted it, and learns from that greeting where the new one is (`multicast.runtime.fence.Places`).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) 
         if problem and other.shard == new.shard:
             raise ClusterError(f"replica {other.id} was not told: {problem}; give the same command again")
         if problem:
-            say(f"replica {other.id} was not told ({problem}): copy {config.CLUSTER_FILE} to it, then start it again")
+            say(f"replica {other.id} was not told ({problem}): it will be when the new one reaches it")
 
 
 def _said(answer: bytes) -> str:

@@ -27,7 +27,7 @@ HOST = 2
 
 class Hello(msgspec.Struct, array_like=True):
     """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it
-    has. life, length: of its journal."""
+    has. life, length: of its journal. place: see `multicast.runtime.fence.Places`."""
 
     version: int
     cluster: bytes
@@ -38,6 +38,7 @@ class Hello(msgspec.Struct, array_like=True):
     first: int
     life: int = 0
     length: int = 0
+    place: bytes = b""
 
 
 class Welcome(msgspec.Struct, array_like=True):

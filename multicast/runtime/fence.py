@@ -11,7 +11,7 @@ two run with copies of one journal: the first one is refused, and ends.
 This is memory of the living only. What escapes: a copy as long as what was last heard, less than ACK_DELAY_S old; and a
 copy that meets nobody who has heard more, for all those have been restarted since, or are away. So an old copy is never
 something to start; a disk that was replaced by one counts as lost. What does not escape, for it is no memory: a machine
-in whose place another one was put (`Fence.since`).
+in whose place another one was put (`Places.since`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,33 @@ class Vouched(NamedTuple):
     length: int
 
 
-class Fence:
-    """life: of the own journal. length(): up to where it is synced, bytes. since: peer -> the least life that its
-    journal may have, for another machine has taken the place of the one before."""
+def _unheard(peer: ProcessId, place: bytes) -> None:
+    pass
 
-    def __init__(self, life: int, length: Callable[[], int], since: Mapping[ProcessId, int] | None = None):
+
+class Places(NamedTuple):
+    """Machines that have taken the places of others.
+
+    since: peer -> the least life that its journal may have. mine: in whose greeting there is something, that process
+    has taken another one's place, and says where it is reached: whoever was away then has the address of that one.
+    told(peer, mine): of such a greeting, which was accepted."""
+
+    since: Mapping[ProcessId, int] = {}
+    mine: bytes = b""
+    told: Callable[[ProcessId, bytes], None] = _unheard
+
+
+NONE_TAKEN = Places()
+
+
+class Fence:
+    """life: of the own journal. length(): up to where it is synced, bytes. since: as in `places`, and since then."""
+
+    def __init__(self, life: int, length: Callable[[], int], places: Places = NONE_TAKEN):
         self.life = life
         self.length = length
-        self.since = dict(since or {})
+        self.places = places
+        self.since = dict(places.since)
         self._heard: dict[ProcessId, Vouched] = {}
         self._past: dict[ProcessId, set[int]] = {}
 

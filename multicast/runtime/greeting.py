@@ -57,7 +57,7 @@ class Identity(NamedTuple):
         """The greeting of this process where it dials."""
         return Hello(
             WIRE_VERSION, self.cluster, self.process, peer, self.incarnation, sender.epoch, sender.first,
-            self.fence.life, self.fence.length(),
+            self.fence.life, self.fence.length(), self.fence.places.mine,
         )  # fmt: skip
 
     def welcome(self, received: int, refusal: str = "", fenced: bool = False) -> Welcome:

@@ -27,7 +27,7 @@ from multicast.protocol import MulticastProtocol, Overloaded
 from multicast.retention import Retention
 from multicast.runtime.aside import Aside
 from multicast.runtime.clock import Clock, wall_us
-from multicast.runtime.fence import Fence
+from multicast.runtime.fence import NONE_TAKEN, Fence, Places
 from multicast.runtime.links import Links
 from multicast.runtime.tls import Tls
 from multicast.runtime.writer import Writer
@@ -62,7 +62,7 @@ class Host:
     lost: the disk that this process had before is gone (`Saved.lost`). keeper: gives and takes snapshots, if anything
     does; on_snapshot(its last chunk): all of one is staged, and is further than this process: seal it and begin a new
     life. wall(): the wall clock, microseconds since 1970. retention: of the journal; None: all of it stays.
-    since: see `Fence`. tls: of the links; None: without.
+    places: of machines; the fence keeps them. tls: of the links; None: without.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Host:
         on_snapshot: Callable[[SnapshotChunk], None] | None = None,
         wall: Callable[[], int] = wall_us,
         retention: Retention | None = None,
-        since: Mapping[ProcessId, int] | None = None,
+        places: Places = NONE_TAKEN,
         tls: Tls | None = None,
     ):
         if durability not in ("fsync", "os"):
@@ -114,7 +114,7 @@ class Host:
             addresses={protocol.self_id: addresses[protocol.self_id]},
             cluster=cluster,
             incarnation=self.engine.incarnation,
-            fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced, since),
+            fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced, places),
             receive=self._receive,
             reset=self._reset,
             connected=self._connected,

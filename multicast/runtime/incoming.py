@@ -179,9 +179,11 @@ class Connection(asyncio.BufferedProtocol):
             if refusal:
                 raise PeerError(refusal)
         said = Vouched(hello.incarnation, hello.life, hello.length)
-        refusal = self._listener.identity.fence.refusal(hello.sender, said)
+        refusal = identity.fence.refusal(hello.sender, said)
         if refusal:
             raise Fenced(refusal)
+        if hello.place:
+            identity.fence.places.told(hello.sender, hello.place)
         link = self._listener.incoming[hello.sender]
         if link.connection is not None:
             link.connection.abort()

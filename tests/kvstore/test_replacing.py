@@ -105,6 +105,38 @@ async def test_the_machine_that_was_replaced_is_refused_also_by_who_never_heard_
         await asyncio.gather(*(replica.stop() for replica in replicas))
 
 
+async def test_who_was_not_told_learns_from_the_new_one_where_it_is(tmp_path: Path) -> None:
+    """As if it had been cut off meanwhile. What nobody could mean is noted nowhere, and costs no link."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    files = {number: tmp_path / f"machine-{number}" for number in range(3)}
+    for directory in files.values():
+        directory.mkdir()
+        identity.create(directory, made)
+    replicas = [LiveReplica(files[number], made, number) for number in range(3)]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        await ready(replicas)
+        base = free_base_port(2)
+        new = msgspec.structs.replace(made.replica(0), peer_port=base, http_port=base + 1, since=wall_us())
+        after = made.with_replica(new)
+        replicas[1].put_in_place(new)
+        await replicas.pop(0).stop()
+        (elsewhere := tmp_path / "elsewhere").mkdir()
+        config.save(elsewhere, after)
+        identity.claim(elsewhere, after, 0, lost_disk=True)
+        replicas.append(LiveReplica(elsewhere, after, 0))
+        await replicas[-1].start()
+        await ready(replicas)
+        assert replicas[1].config == config.load(files[2]) == after
+        later = new.since + 1
+        for place in (b"{}", b"\xff", members.note(msgspec.structs.replace(new, id=1, since=later)),
+                      members.note(msgspec.structs.replace(new, shard=7, since=later))):  # fmt: skip
+            replicas[1]._told_of_place(0, place)
+        assert replicas[1].config == config.load(files[2]) == after
+    finally:
+        await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
 @pytest.mark.parametrize(
     ("replica_id", "changes"), [(0, {"since": 9}), (1, {"since": 9, "shard": 7}), (1, {"since": 6})]
 )

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.protocol import PeerError
-from multicast.runtime.fence import Fence, Vouched
+from multicast.runtime.fence import Fence, Places, Vouched
 from multicast.runtime.greeting import ACK, FRAME, NewerVersion, decode_greeting, encode_greeting
 from multicast.runtime.incoming import Connection
 from multicast.runtime.links import Links
@@ -53,9 +53,10 @@ class Ears:
     def __init__(self) -> None:
         self.frames: list[tuple[int, bytes]] = []
         self.resets: list[int] = []
+        self.places: list[tuple[int, bytes]] = []
         self.links = Links(
             self_id=0, addresses={0: ("127.0.0.1", 1), 1: ("127.0.0.1", 2)}, cluster=CLUSTER, incarnation=9,
-            fence=Fence(7, lambda: 100),
+            fence=Fence(7, lambda: 100, Places(mine=b"there", told=lambda *place: self.places.append(place))),
             receive=lambda peer, data: self.frames.append((peer, bytes(data))), reset=self.resets.append,
             connected=lambda peer, up: None, fail=self.fail,
         )
@@ -252,7 +253,7 @@ def test_a_disk_that_took_the_place_of_a_lost_one_begins_anew_and_the_lost_one_s
 
 def test_a_new_disk_that_begins_by_a_clock_that_is_behind_is_told_so() -> None:
     """It would be told to stay off for ever, as the disk in whose place it is. Who heard of neither names both."""
-    fence = Fence(7, lambda: 100, {2: 5_000_000})
+    fence = Fence(7, lambda: 100, Places({2: 5_000_000}))
     assert fence.refusal(1, Vouched(5_000_000, 5_000_000, 40)) == ""
     for peer in (1, 2):
         told = fence.refusal(peer, Vouched(2_500_000, 2_500_000, 10))
@@ -291,3 +292,17 @@ async def test_who_was_removed_while_it_was_down_is_told_and_not_heard() -> None
     stranger, transport = ears.connect()
     feed(stranger, encode_greeting(hello(8)))
     assert not welcome(transport).fenced, "whom nobody knows may belong to a view that is not known here yet"
+
+
+async def test_who_took_the_place_of_another_says_where_it_is_once_it_is_believed() -> None:
+    ears = Ears()
+    assert ears.links.listener.identity.hello(1, ears.links.outgoing[1].sender).place == b"there"
+    here = msgspec.structs.replace(hello(1), life=5, length=40, place=b"here")
+    connection, transport = ears.connect()
+    feed(connection, encode_greeting(here))
+    assert ears.places == [(1, b"here")] and transport.open
+    copy, transport = ears.connect()
+    feed(copy, encode_greeting(msgspec.structs.replace(here, incarnation=99, length=39, place=b"elsewhere")))
+    stranger, transport = ears.connect()
+    feed(stranger, encode_greeting(msgspec.structs.replace(here, sender=8, place=b"elsewhere")))
+    assert ears.places == [(1, b"here")]
