@@ -6,7 +6,8 @@ deliver beyond it on its own: up to `reach`, the highest position of what was dr
 peers' journals.
 
 A primary proposes for the next place. What it proposes for a later one waits: the channel has lost something, or a
-payload is missing. A follower that finds its T shorter than its primary's was one heartbeat ago fetches the rest.
+payload is missing. A follower that finds its T shorter than its primary's was one heartbeat ago fetches the rest; so
+does, at once, one that had no room for more proposals to wait, when it has placed those for which it had.
 
     message   from -> to             durable before it leaves
     Fetch     follower -> primary    -
@@ -69,7 +70,7 @@ class Sequence:
         self._early_max = early_max
         self._places: dict[int, Entry] = {}
         self._expected: dict[int, Stamp] = {}
-        self._primarys_length = 0
+        self._dropped = self._primarys_length = 0
         self._assembly: Assembly[EntryState] = Assembly()
 
     def __len__(self) -> int:
@@ -145,7 +146,7 @@ class Sequence:
         """Take over another T, of this length. It is empty until its messages, of which `kept` are here, are placed;
         messages that were delivered here stay, without a place."""
         self._places.clear()
-        self._expected.clear()
+        self.forget_proposals()
         self._primarys_length = 0
         self.length = length
         self.reach = max(self.reach, reach)
@@ -165,9 +166,11 @@ class Sequence:
         return len(self._expected)
 
     def expect(self, proposal: Stamp) -> None:
-        """The primary proposes this."""
-        if proposal.place >= self.length and len(self._expected) < self._early_max:
+        """The primary proposes this. What is next never comes too early."""
+        if proposal.place == self.length or (proposal.place > self.length and len(self._expected) < self._early_max):
             self._expected[proposal.place] = proposal
+        else:
+            self._dropped = max(self._dropped, proposal.place + 1)
 
     def next(self) -> Stamp | None:
         """The proposal for the next place, if it has come."""
@@ -182,8 +185,15 @@ class Sequence:
     def forget_proposals(self) -> None:
         """The epoch of the waiting proposals is over."""
         self._expected.clear()
+        self._dropped = 0
 
     # -- what was lost on the way -------------------------------------------------------------------------------------
+
+    def fetch_dropped(self, primary: ProcessId, epoch: Ballot, out: Outbox) -> None:
+        """What came too early, and was not kept, is due now if nothing waits any more."""
+        if self._dropped > self.length and not self._expected:
+            out.send((primary,), Fetch(epoch, self.length))
+            self._dropped = 0
 
     def compare(self, primary: ProcessId, epoch: Ballot, length: int, out: Outbox) -> None:
         """The primary's T has this length: that of one heartbeat ago should be here by now."""

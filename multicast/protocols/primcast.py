@@ -448,6 +448,7 @@ class PrimCast(MulticastProtocol):
         self._save_state(out)
         if not self.is_member():
             return
+        self.t.fetch_dropped(self.leadership.joined.leader, self.leadership.joined, out)
         raised = self.clock.value > self._told_clock
         self._told_clock = self.clock.value
         for groups, stamps in self._acks.items():

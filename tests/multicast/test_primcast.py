@@ -362,6 +362,15 @@ def test_a_proposal_lost_with_its_link_is_fetched() -> None:
     assert world.delivered(1) == [lost, m]
 
 
+def test_what_a_follower_has_no_room_for_it_fetches_at_once_when_it_is_due() -> None:
+    world = cluster(groups=1, early_max=1)
+    for _ in range(4):
+        world.engines[0].submit(world.message(0))
+    world._run(0)
+    world.settle()
+    assert [len(world.delivered(p)) for p in range(3)] == [4, 4, 4], "no heartbeat has told of them"
+
+
 def test_a_deposed_primary_cannot_deliver() -> None:
     world = cluster(groups=1)
     world.cut = {(0, 1), (0, 2), (1, 0), (2, 0)}

@@ -126,16 +126,47 @@ def test_a_follower_gets_what_its_t_lacks() -> None:
     assert follower.reach == 2, "what is settled it must install"
 
 
-def test_what_was_proposed_for_later_waits_for_its_turn() -> None:
+def expecting(*places: int) -> Sequence:
+    """With room for two, and these proposals."""
     sequence = Sequence(0, two, 2)
-    for place in (2, 1, 0):
+    for place in places:
         sequence.expect(Stamp(bytes([place]) * 16, place, place, FIRST))
+    return sequence
+
+
+def test_what_was_proposed_for_later_waits_for_its_turn() -> None:
+    sequence = expecting(2, 1)
     assert sequence.waiting == 2 and sequence.next() is None
     placed(sequence, [5], Outbox())
     proposed = sequence.next()
     assert proposed is not None and proposed.place == 1
     sequence.extend(2)
     assert sequence.waiting == 1
+
+
+def test_what_is_next_is_kept_however_many_wait() -> None:
+    proposed = expecting(2, 1, 0).next()
+    assert proposed is not None and proposed.place == 0
+
+
+def test_what_was_not_kept_is_fetched_once_when_nothing_waits() -> None:
+    out = Outbox()
+    sequence = expecting(0, 2, 3)
+    sequence.extend(1)
+    sequence.fetch_dropped(0, FIRST, out)
+    assert not out.sends, "that for place 1 may be under way"
+    sequence.extend(3)
+    sequence.fetch_dropped(0, FIRST, out)
+    sequence.fetch_dropped(0, FIRST, out)
+    assert out.sends == [((0,), Fetch(FIRST, 3), False)]
+
+
+def test_what_an_earlier_primary_proposed_is_not_fetched() -> None:
+    out = Outbox()
+    sequence = expecting(0, 1, 2)
+    sequence.begin([], 0, 0, out)
+    sequence.fetch_dropped(1, SECOND, out)
+    assert not out.sends and not sequence.waiting
 
 
 def test_another_t_keeps_what_was_delivered_beside_it() -> None:

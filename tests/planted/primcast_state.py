@@ -54,9 +54,19 @@ class DroppedNotDeleted(PrimCast):
 
 
 @rewrite("ended", "self.t.forget_proposals()", "pass")
-@rewrite("begin", "self._expected.clear()", "pass", part="t")
+@rewrite("begin", "self.forget_proposals()", "pass", part="t")
 class ProposalsKept(PrimCast):
     """Proposals of an earlier primary that could not be appended are kept after a promise."""
+
+
+@rewrite("end_batch", "self.t.fetch_dropped(self.leadership.joined.leader, self.leadership.joined, out)", "pass")
+class DroppedNotFetched(PrimCast):
+    """Proposals for which there was no room are missed only after two heartbeats."""
+
+
+@rewrite("expect", "proposal.place == self.length or", "", part="t")
+class NextIsTooEarly(PrimCast):
+    """Proposals for later places keep the next one out."""
 
 
 @rewrite("_on_ack", "self.leadership.is_current(ack.epoch)", "ack.epoch == self.leadership.joined")
