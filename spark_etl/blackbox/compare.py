@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from spark_etl.blackbox.history import BadHistory, Transaction
+from spark_etl.blackbox.history import BadHistory, Transaction, as_value
 from spark_etl.blackbox.judge import LINEARIZABLE, STRICT, Judgement
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
 
@@ -48,10 +48,13 @@ class Expected(msgspec.Struct):
     assertions: list[_Assertion] = []
 
     def orders(self, history: list[Transaction]) -> Orders:
-        """The order of versions, given as such or as an order of transactions."""
+        """The order of versions, given as such or as an order of transactions. BadHistory."""
         ranks = next((a.opts.transaction_order for a in self.assertions if a.opts.transaction_order), None)
         if self.version_order or not ranks:
-            return self.version_order
+            try:
+                return {key: [*map(as_value, values)] for key, values in self.version_order.items()}
+            except ValueError as error:
+                raise BadHistory(f"the order of versions: {error}") from None
         orders: Orders = {}
         for transaction in sorted(history, key=lambda t: ranks.get(str(t.index), len(history))):
             for op in transaction.ops:

@@ -5,13 +5,14 @@ A line is a transaction: {"process": int, "type": "ok" | "fail" | "info", "invok
 compare-and-set (the same register is written after it) is taken for what it saw: nothing else was ever answered. A null
 `invoke` means that the source gives no real time. Other fields are passed over. Operations, in program order:
 ["append", key, value], ["r", key, value | [...] | null], ["w", key, value], ["neq", key, value] (a failed
-compare-and-set: the register did not hold that value).
+compare-and-set: the register did not hold that value). A key holds lists in all lines, or in none.
 """
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,16 @@ KINDS = ("r", "w", "append", "neq")
 
 class BadHistory(ValueError):
     """One sentence: which line, which field, and what is wrong."""
+
+
+class Truth(Enum):
+    """A truth value, which is no number: to Python, 1 is the same as True."""
+
+    true = True
+    false = False
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 class Op(NamedTuple):
@@ -114,13 +125,37 @@ def _op(op: Any, where: str) -> Op:
         raise BadHistory(f"{where}: {kind!r} is none of {', '.join(KINDS)}")
     if not isinstance(key, int | str) or isinstance(key, bool):
         raise BadHistory(f"{where}: a key is a string or an integer, not {key!r}")
-    if isinstance(value, list):
-        if kind not in ("r", "w") or not all(isinstance(v, int | str | float | bool) for v in value):
-            raise BadHistory(f"{where}: {value!r} is no value for {kind!r}")
-        return Op(kind, key, tuple(value))
-    if isinstance(value, dict) or (value is None and kind in ("append", "neq")):
+    try:
+        found = as_value(value)
+    except ValueError:
+        raise BadHistory(f"{where}: {value!r} is no value for {kind!r}") from None
+    if kind in ("append", "neq") and (found is None or isinstance(found, tuple)):
         raise BadHistory(f"{where}: {value!r} is no value for {kind!r}")
-    return Op(kind, key, value)
+    return Op(kind, key, found)
+
+
+def as_value(value: Any) -> Any:
+    """What JSON says, as it stands in an `Op`. ValueError if a register or list cannot hold it."""
+    if isinstance(value, list) and all(isinstance(v, int | str | float | bool) for v in value):
+        return tuple(map(as_value, value))
+    if isinstance(value, list | dict):
+        raise ValueError(f"{value!r} is no value")
+    return Truth(value) if isinstance(value, bool) else value
+
+
+def _check_kinds(transactions: Iterable[Transaction]) -> None:
+    """BadHistory if one key holds lists here and something else there."""
+    first: dict[Any, tuple[bool, Transaction]] = {}
+    for t in transactions:
+        for number, op in enumerate(t.ops):
+            if op.value is None:
+                continue
+            lists = op.kind == "append" or isinstance(op.value, tuple)
+            known, at = first.setdefault(op.key, (lists, t))
+            if known is not lists:
+                here, there = ("a list", "a scalar") if lists else ("a scalar", "a list")
+                where = f"line {t.index + 1}, ops[{number}]"
+                raise BadHistory(f"{where}: {op.key!r} holds {here}, and {there} in line {at.index + 1}")
 
 
 def parse(lines: Iterable[str | bytes]) -> list[Transaction]:
@@ -132,6 +167,7 @@ def parse(lines: Iterable[str | bytes]) -> list[Transaction]:
             transactions.append(parse_line(text, number))
     if not transactions:
         raise BadHistory("no transaction in it")
+    _check_kinds(transactions)
     return transactions
 
 

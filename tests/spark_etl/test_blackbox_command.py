@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_etl.blackbox import command, jobs
-from spark_etl.blackbox.compare import read_expected, verdict_file
+from spark_etl.blackbox.compare import Expected, read_expected, verdict_file
 from spark_etl.blackbox.history import parse_line
 from spark_etl.jobs import app
 
@@ -164,6 +164,8 @@ def test_a_wrong_file_is_one_clear_sentence(run: Run, tmp_path: Path):
         '{"process":0,"type":"ok","ops":[["w",true,1]]}\n': "a key is a string or an integer",
         '{"process":0,"type":"ok","ops":[["w","\udcff",1]]}\n': "'utf-8' codec can't decode byte 0xff",
         '{"process":0,"type":"ok","ops":' + "[" * 9999 + "]" * 9999 + "}\n": "nested too deeply",
+        line(0, ["append", "x", 1], ["r", "x", 1]) + "\n": "line 1, ops[1]: 'x' holds a scalar, and a list in",
+        line(0, ["neq", "x", 1], ["r", "x", []]) + "\n": "line 1, ops[1]: 'x' holds a list, and a scalar in line 1",
         "\x1f\udc8b\x08\n": "line 1: compressed (gzip), not JSON",
         "\udcff\udcfe{\x00\n": "line 1: UTF-16, not UTF-8",
     }
@@ -195,6 +197,25 @@ def test_what_is_still_a_history(run: Run, tmp_path: Path):
 def test_of_the_unknown_only_a_comparison_was_seen():
     one = '{"process":0,"type":"info","ops":[["r","x",1],["w","x",2],["r","y",3],["r","x",2]]}'
     assert [op.value for op in parse_line(one, 0).ops] == [1, 2, None, None]
+
+
+def lines_judged(*lines: str, **expected: Any) -> dict[str, Any]:
+    return jobs.judge_lines([text.encode() for text in lines], jobs.Context(Expected(**expected)))
+
+
+@pytest.mark.parametrize(
+    ("write_", "read"),
+    [(["w", "x", 1], True), (["w", "x", [1]], [True]), (["w", "x", False], 0), (["append", "x", 1], [True])],
+)
+def test_a_truth_value_is_no_number(write_: list[Any], read: Any):
+    assert lines_judged(line(0, write_), line(0, ["r", "x", read]))["verdict"] == "violated"
+
+
+def test_orders_of_versions_of_lists_and_truth_values():
+    history = line(0, ["w", "x", [1]]), line(1, ["w", "x", [2]]), line(2, ["w", "y", True]), line(3, ["w", "y", False])
+    judged = lines_judged(*history, version_order={"x": [[2], [1]], "y": [True, False]})
+    assert (judged["error"], judged["models"]["serializable"]) == ("", "holds")
+    assert lines_judged(*history, version_order={"x": [{}]})["error"] == "the order of versions: {} is no value"
 
 
 def test_what_is_no_history_is_one_clear_sentence(tmp_path: Path):
