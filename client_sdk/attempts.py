@@ -231,7 +231,7 @@ class Attempts:
         except NotConnected as error:
             call.untrusted += isinstance(error, Untrusted)
             if call.untrusted >= len(self._router.candidates((), 0.0)):
-                raise call.give_up(f"{url}: {error}; see `ca`") from error
+                raise call.give_up(f"{url}: {error}") from error
             raise self._failed(url, f"no connection to {url}: {error}") from error
         except (OSError, TimeoutError, MalformedAnswer) as error:
             call.maybe_sent = True

@@ -34,7 +34,7 @@ class NotConnected(OSError):
 
 
 class Untrusted(NotConnected):
-    """What listens there has no certificate that is trusted for this name."""
+    """What listens there has no certificate that is trusted for this name, or none at all."""
 
 
 class Broken(OSError):
@@ -95,7 +95,10 @@ class _Connection(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 await replica.connect(lambda: self)
         except ssl.SSLCertVerificationError as error:
-            self.end(Untrusted(f"its certificate is not trusted: {error.verify_message}"))
+            self.end(Untrusted(f"its certificate is not trusted: {error.verify_message}; see `ca`"))
+        except ssl.SSLError as error:
+            plain = error.reason == "WRONG_VERSION_NUMBER"
+            self.end(Untrusted("it does not speak TLS: is it http:// there?") if plain else NotConnected(str(error)))
         except (OSError, TimeoutError, UnicodeError) as error:
             self.end(NotConnected(str(error) or "not connected in time"))
 

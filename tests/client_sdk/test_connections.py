@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from client_sdk import AsyncClient, Unavailable
 from client_sdk.connections import CONNECTIONS_MAX, Broken, Connections, NotConnected, Received
 from kvstore.api.http1 import RequestReader
 from tests.multicast.live import eventually
@@ -202,3 +203,16 @@ async def test_closing_ends_what_is_under_way() -> None:
         await client.close()
         with pytest.raises(Broken):
             await held
+
+
+async def test_a_client_of_https_where_there_is_http_is_told_so_before_its_time_is_over() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncClient(f"https://127.0.0.1:{port}", timeout=60) as client:
+            with pytest.raises(Unavailable, match=rf"https://127.0.0.1:{port}: it does not speak TLS: is it http://"):
+                await client.get("k")
