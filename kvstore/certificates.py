@@ -15,11 +15,16 @@ import os
 import ssl
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from multicast.runtime.tls import Tls, process_name
 from multicast.types import ProcessId
+
+if TYPE_CHECKING:
+    import trustme
 
 AUTHORITY = "ca.pem"
 AUTHORITY_KEY = "ca.key"
@@ -30,19 +35,27 @@ VALID_DAYS = 825
 class Certificates:
     """Of one replica, for its peers and for its clients. ConfigError names the file that cannot be used.
 
+    One that its own authority does not confirm is of no use to anybody, and is refused here, where it can be said.
+
     clients: for the HTTP port; None: it is served without TLS. expires: when the certificate in use ends, seconds since
     1970."""
 
     def __init__(self, directory: Path, config: ClusterConfig, replica: ReplicaConfig):
         where = directory / config.tls
-        certificate, key = files_of(where, replica.id)
+        certificate, key = self._files = files_of(where, replica.id)
         for path in (where / AUTHORITY, certificate, key):
             if not path.is_file():
                 raise ConfigError(f"{path} does not exist; `kvstore certs {directory}` makes what is missing")
-        self._files = certificate, key
+        self._read_peers = partial(Tls, where / AUTHORITY, certificate, key, config.cluster)
+        self._replica = replica.id
         self.clients: ssl.SSLContext | None = None
         try:
-            self.peers = Tls(where / AUTHORITY, certificate, key, config.cluster)
+            self.peers = self._read_peers()
+            if problem := self.peers.unfit(replica.id):
+                raise ConfigError(
+                    f"{certificate}: {problem}: no peer would accept it; `kvstore certs {directory} --renew` makes"
+                    f" another one, where {AUTHORITY_KEY} lies, else {AUTHORITY}'s authority does"
+                )
             if replica.https:
                 self.clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 self.clients.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -55,8 +68,8 @@ class Certificates:
     def renew(self) -> str:
         """Read the certificate again; why it cannot be used, and then the one before stays. Empty: it is in use."""
         try:
-            for check in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
-                ssl.SSLContext(check).load_cert_chain(*self._files)
+            if problem := self._read_peers().unfit(self._replica):
+                return f"{self._files[0]}: {problem}"
             self.peers.renew()
             if self.clients is not None:
                 self.clients.load_cert_chain(*self._files)
@@ -104,7 +117,7 @@ def make(
             f"put {certificate.name} and {key.name} into {where}, for {', '.join(names_of(config, wanted[0]))}"
         )
     if authority_files[0].is_file() and wanted:
-        authority = trustme.CA.from_pem(*(path.read_bytes() for path in authority_files))
+        authority = _authority(*authority_files)
     elif not authority_files[0].is_file():
         authority = trustme.CA(organization_name=f"kvstore cluster {config.cluster_id}, for development")
         where.mkdir(parents=True, exist_ok=True)
@@ -123,6 +136,23 @@ def make(
     if not wanted:
         say(f"{where}: every replica has a certificate")
     return [files_of(where, replica.id)[0] for replica in wanted]
+
+
+def _authority(certificate: Path, key: Path) -> trustme.CA:
+    """ConfigError: these are not its files."""
+    import trustme
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    pems = certificate.read_bytes(), key.read_bytes()
+    try:
+        fits = x509.load_pem_x509_certificate(pems[0]).public_key() == load_pem_private_key(pems[1], None).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{certificate} and {key.name}: no certificate and key in PEM, without a password") from None
+    if not fits:
+        raise ConfigError(f"{key} is not the key of {certificate.name}; nothing was made")
+    return trustme.CA.from_pem(*pems)
 
 
 def bring(directory: Path, to: Path, config: ClusterConfig, replica: ReplicaConfig, say: Callable[[str], None]) -> None:
@@ -147,21 +177,22 @@ def _are_there(files: Iterable[Path]) -> bool:
 
 
 def _are_for(where: Path, config: ClusterConfig, replica: ReplicaConfig) -> bool:
-    """Whether its files lie here, and its certificate is for the names that peers and clients look for."""
+    """Whether its files lie here, and peers and clients would accept its certificate."""
     from cryptography import x509
 
     certificate, key = files_of(where, replica.id)
     if not _are_there((where / AUTHORITY, certificate, key)):
         return False
     try:
+        if Tls(where / AUTHORITY, certificate, key, config.cluster).unfit(replica.id):
+            return False
         extensions = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions
         told = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound):
+    except (ValueError, OSError, x509.ExtensionNotFound):
         return False
     names = {*told.get_values_for_type(x509.DNSName), *map(str, told.get_values_for_type(x509.IPAddress))}
     asked = replica.address
-    by_clients = not replica.https or asked in names or f"*.{asked.partition('.')[2]}" in names
-    return by_clients and process_name(replica.id, config.cluster) in names
+    return not replica.https or asked in names or f"*.{asked.partition('.')[2]}" in names
 
 
 def names_of(config: ClusterConfig, replica: ReplicaConfig) -> list[str]:

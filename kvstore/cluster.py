@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from kvstore import certificates
+from kvstore.api.problem import parse_problem
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
 from kvstore.console import ERROR_PREFIX
 from kvstore.identity import claim
@@ -98,7 +99,11 @@ def _whole() -> Iterator[None]:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=os.environ.get("KVSTORE_CA"))
+    named = os.environ.get("KVSTORE_CA")
+    try:
+        return ssl.create_default_context(cafile=named)
+    except OSError as error:  # ssl.SSLError, too
+        raise ConfigError(f"ca: {named}: {error}") from None
 
 
 @cache
@@ -111,9 +116,9 @@ def open_cluster(directory: Path) -> ClusterConfig:
     """`load` the configuration; from now on `fetch` trusts the cluster's certificates."""
     config = load(directory)
     if config.tls:
-        authority = directory / config.tls / certificates.AUTHORITY
+        authority, trusted = directory / config.tls / certificates.AUTHORITY, _trusted()
         try:
-            _trusted().load_verify_locations(authority)
+            trusted.load_verify_locations(authority)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"{authority}: {error}") from None
     return config
@@ -121,10 +126,17 @@ def open_cluster(directory: Path) -> ClusterConfig:
 
 def is_ready(replica: ReplicaConfig) -> bool:
     """Whether it answers that it serves requests."""
+    return not why_not_ready(replica)
+
+
+def why_not_ready(replica: ReplicaConfig) -> str:
+    """As it says itself, or why it cannot be heard; empty if it is ready."""
     try:
-        return fetch(f"{replica.url}/readyz")[0] == 200
-    except OSError:
-        return False
+        status, body = fetch(f"{replica.url}/readyz")
+    except OSError as error:
+        return str(error)
+    told = parse_problem(body)
+    return "" if status == 200 else told.detail if told else f"it answers {status}"
 
 
 def start(
@@ -228,7 +240,9 @@ def wait_ready(
                 say(f"replica {replica.id} of shard {replica.shard} is ready at {replica.url}")
             elif late or (holds and 2 * len(alive.intersection(members)) <= len(members)):
                 waiting.remove(replica)
-                why = f"after {READY_SECONDS:.0f} s" if late else f"no majority of shard {replica.shard} runs"
+                why = f"no majority of shard {replica.shard} runs"
+                if late:
+                    why = f"after {READY_SECONDS:.0f} s: {why_not_ready(replica) or 'now it is'}"
                 log = Path("replicas") / str(replica.id) / LOG_FILE
                 problems.append(f"replica {replica.id} runs and is not ready ({why}; {log})")
         if waiting:

@@ -7,6 +7,7 @@ the process; who is dialled learns from the greeting which process it is to be, 
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,34 @@ class Tls:
     key: of this process. All PEM files. OSError, ssl.SSLError: they cannot be used."""
 
     def __init__(self, authority: Path, certificate: Path, key: Path, cluster: bytes):
-        self._files = certificate, key
+        self._authority, self._files = authority, (certificate, key)
         self._cluster = cluster
         self.accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.dialling = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         for context in (self.accepting, self.dialling):
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(authority)
         self.renew()
 
     def renew(self) -> None:
-        """Read the certificate again: for the connections that are made from now on."""
+        """Read the files again: for the connections that are made from now on. Who was trusted before still is."""
         for context in (self.accepting, self.dialling):
+            context.load_verify_locations(self._authority)
             context.load_cert_chain(*self._files)
+
+    def unfit(self, process: ProcessId) -> str:
+        """Why peers with the same authority would refuse this process by its certificate; empty if they would not. It
+        shakes hands with itself. ssl.SSLError: for another reason it could not."""
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = self.dialling.wrap_bio(to_client, to_server, server_hostname=self.name(process))
+        server = self.accepting.wrap_bio(to_server, to_client, server_side=True)
+        try:
+            for end in (client, server) * 2:
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message.rstrip(".")
+        return ""
 
     def name(self, process: ProcessId) -> str:
         """See `process_name`."""

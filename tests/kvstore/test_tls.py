@@ -7,12 +7,16 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
+import trustme
 
 from client_sdk import Client, Unavailable
 from kvstore import certificates, cluster, config, identity
@@ -161,3 +165,90 @@ def test_missing_certificates_are_named_and_only_the_authority_makes_them(tmp_pa
     certificate.write_text("no certificate")
     with pytest.raises(config.ConfigError, match=r"replica-0\.pem and replica-0\.key"):
         certificates.Certificates(tmp_path, made, made.replicas[0])
+
+
+def a_cluster(directory: Path) -> config.ClusterConfig:
+    """Of one replica, with its certificates, which does not run."""
+    made = config.new_cluster(
+        shards=1, replicas=1, protocol="white_box", cluster_id=os.urandom(16).hex(), base_port=free_base_port(1),
+        tls=config.CERTIFICATES,
+    )  # fmt: skip
+    identity.create(directory, made)
+    certificates.make(directory, made, lambda _: None)
+    return made
+
+
+def put_certificate(directory: Path, known: config.ClusterConfig, of: str) -> None:
+    """Another one in the place of replica 0's."""
+    where = directory / known.tls
+    files = where / certificates.AUTHORITY, where / certificates.AUTHORITY_KEY
+    authority = trustme.CA() if of == "stranger" else trustme.CA.from_pem(*(path.read_bytes() for path in files))
+    names = certificates.names_of(known, known.replicas[0])
+    names = [*names[:-1], "replica-7." + known.cluster_id] if of == "another" else names
+    now = datetime.now(UTC)
+    times = {"not_before": now - timedelta(2), "not_after": now - timedelta(1)} if of == "the past" else {}
+    made = authority.issue_cert(*names, **times)
+    certificate, key = certificates.files_of(where, 0)
+    key.write_bytes(made.private_key_pem.bytes())
+    certificate.write_bytes(made.cert_chain_pems[0].bytes())
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        ("the past", "certificate has expired"),
+        ("stranger", "unable to get local issuer"),
+        ("another", "Hostname mismatch"),
+    ],
+)
+def test_a_certificate_that_no_peer_would_accept_is_refused_where_it_lies(tmp_path: Path, of: str, why: str) -> None:
+    made = a_cluster(tmp_path)
+    running = certificates.Certificates(tmp_path, made, made.replicas[0])
+    put_certificate(tmp_path, made, of)
+    with pytest.raises(config.ConfigError, match=rf"replica-0\.pem: {why}"):
+        certificates.Certificates(tmp_path, made, made.replicas[0])
+    assert why in running.renew() and running.expires > time.time() + 86_400
+    certificates.bring(tmp_path, tmp_path, made, made.replicas[0], lambda _: None)  # it makes another one
+    assert certificates.Certificates(tmp_path, made, made.replicas[0]).renew() == ""
+
+
+def test_an_authority_can_be_followed_by_another_without_a_restart(tmp_path: Path) -> None:
+    made = a_cluster(tmp_path)
+    running = certificates.Certificates(tmp_path, made, made.replicas[0])
+    authority, key = (tmp_path / made.tls / name for name in (certificates.AUTHORITY, certificates.AUTHORITY_KEY))
+    before, other = authority.read_bytes(), trustme.CA()
+    authority.write_bytes(other.cert_pem.bytes())
+    key.write_bytes(other.private_key_pem.bytes())
+    certificates.make(tmp_path, made, lambda _: None, renew=True)
+    authority.write_bytes(other.cert_pem.bytes() + before)
+    assert running.renew() == "" and running.peers.unfit(0) == ""
+
+
+@pytest.mark.parametrize("key", [None, b"no key"])
+def test_a_key_that_is_not_the_authoritys_makes_no_certificates(tmp_path: Path, key: bytes | None) -> None:
+    made = a_cluster(tmp_path)
+    where = tmp_path / made.tls
+    (where / certificates.AUTHORITY_KEY).write_bytes(trustme.CA().private_key_pem.bytes() if key is None else key)
+    before = certificates.files_of(where, 0)[0].read_bytes()
+    with pytest.raises(config.ConfigError, match=r"ca\.key"):
+        certificates.make(tmp_path, made, lambda _: None, renew=True)
+    assert certificates.files_of(where, 0)[0].read_bytes() == before
+
+
+def test_an_authority_that_cannot_be_read_is_named_and_not_the_clusters(tmp_path: Path) -> None:
+    a_cluster(tmp_path)
+    asked = [sys.executable, "-m", "kvstore", "cluster", "status", str(tmp_path)]
+    absent = {**os.environ, "KVSTORE_CA": str(tmp_path / "absent.pem")}
+    done = subprocess.run(asked, env=absent, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "absent.pem: " in done.stderr and "Traceback" not in done.stderr
+    assert "ca.pem" not in done.stderr
+
+
+def test_why_a_replica_cannot_be_heard_is_said(secured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "READY_SECONDS", 0.0)
+    elsewhere = msgspec.structs.replace(config.load(secured).replicas[0], advertise="localhost")
+    problems: list[str] = []
+    known = msgspec.structs.replace(config.load(secured), replicas=(elsewhere,))
+    cluster.wait_ready(secured, known, [], problems, lambda _: None)
+    (problem,) = problems
+    assert "certificate is not valid for 'localhost'" in problem
