@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from contextlib import suppress
 from itertools import islice
@@ -27,7 +28,7 @@ def show(path: Path, place: int) -> dict[str, Any]:
 
 def _line(path: Path, number: int) -> dict[str, Any]:
     with path.open("rb") as file:
-        line = next(islice(file, number - 1, None), None) if number > 0 else None
+        line = next(islice(file, number - 1, None), None) if 0 < number <= sys.maxsize else None
     if line is None:
         raise Unreadable(f"{path}: there is no line {number}")
     return {"line": number, "text": line.decode(errors="backslashreplace").rstrip("\n")}

@@ -157,6 +157,7 @@ def test_show_prints_the_record_at_a_byte_and_the_line_of_a_history(tmp_path: Pa
         ((segment, 0), "no good record"),
         ((history, 10**6), "there is no line"),
         ((history, 0), "there is no line 0"),
+        ((history, 10**20), "there is no line 1000"),
         ((tmp_path / "no.seg", 1), "there is no such file"),
         ((bad(tmp_path), 44), "not a journal segment"),
     ):
