@@ -28,8 +28,9 @@ h3{font-size:15px;margin:14px 0 4px}
 overflow-wrap:anywhere}.numbers dt{font-size:12px;color:var(--dim)}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(240px,1fr));gap:8px;list-style:none;padding:0}
 .cards li{display:flex;overflow-wrap:break-word}
-.card{flex:1;display:flex;gap:0 8px;padding:8px 12px;border:1px solid var(--line);border-left:5px solid var(--none);
-border-radius:6px;color:inherit;text-decoration:none}.card:hover{border-color:var(--a)}
+.card{flex:1;min-width:0;display:flex;gap:0 8px;padding:8px 12px;border:1px solid var(--line);
+border-left:5px solid var(--none);border-radius:6px;color:inherit;text-decoration:none}
+.card:hover{border-color:var(--a)}
 .card span:last-child{margin-left:auto;
 color:var(--bad);white-space:nowrap}
 .card.valid{border-left-color:var(--good)}.card.valid b{color:var(--good)}
@@ -37,7 +38,7 @@ color:var(--bad);white-space:nowrap}
 .card.open{border-left-color:var(--open);background:var(--openbg)}.card.open b{color:var(--open)}
 .card.pending{border-left-color:var(--wait);background:var(--waitbg)}.card.pending b{color:var(--wait)}
 .card.none{color:var(--dim)}.card.none span:last-child{color:var(--dim);font-size:12px;white-space:normal;
-text-align:right}
+overflow-wrap:anywhere;text-align:right}
 .pill{font-size:13px;font-weight:bold;padding:1px 10px;border-radius:12px;background:var(--bg);white-space:nowrap}
 .pill.valid{color:var(--good);background:var(--goodbg)}.pill.violated{color:var(--bad);background:var(--badbg)}
 .pill.open{color:var(--open);background:var(--openbg)}.pill.pending{color:var(--wait);background:var(--waitbg)}
