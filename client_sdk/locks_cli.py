@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +45,7 @@ def lock_command(
 ) -> int:
     """Hold a lock while COMMAND runs, which finds the fencing token in KVSTORE_LOCK_TOKEN; without COMMAND print the
     token, and hold it until Ctrl-C. A command whose lock is lost is ended, status 1."""
-    with _ending(), open_client(cluster, ttl) as client, _patient(), client.lock(name, ttl=ttl, timeout=wait) as held:
+    with open_client(cluster, ttl) as client, _patient(), client.lock(name, ttl=ttl, timeout=wait) as held:
         if command:
             return _run(command, str(held.token), lambda: held.lost)
         say(json_line({"token": str(held.token)}) if output is Output.json else str(held.token))
@@ -68,7 +67,7 @@ def elect_command(
     output: OutputOption = Output.text,
 ) -> int:
     """Wait until this process leads, and lead while COMMAND runs, or until Ctrl-C; then the next one does."""
-    with _ending(), open_client(cluster, ttl) as client, _patient(), client.election(name, ttl=ttl) as election:
+    with open_client(cluster, ttl) as client, _patient(), client.election(name, ttl=ttl) as election:
         if listen:
             with suppress(KeyboardInterrupt):
                 for leader in election.observe():
@@ -85,16 +84,6 @@ def elect_command(
         finally:
             election.resign()
     return 0
-
-
-@contextmanager
-def _ending() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C here: what is held is given back."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -330,7 +330,7 @@ def stop_started(directory: Path, started: list[Started], say: Callable[[str], N
 
 
 def watch(directory: Path, started: list[Started], say: Callable[[str], None]) -> None:
-    """Until Ctrl-C (or SIGTERM within `terminable`): say when a replica that we started ends. Then stop them all."""
+    """Until Ctrl-C: say when a replica that we started ends. Then stop them all."""
     ended: set[int] = set()
     try:
         say("running; Ctrl-C stops the replicas started here")
@@ -345,13 +345,3 @@ def watch(directory: Path, started: list[Started], say: Callable[[str], None]) -
         say("stopping")
     finally:
         stop_started(directory, started, say)
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C here: whatever was started is stopped."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

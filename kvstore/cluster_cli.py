@@ -126,18 +126,17 @@ def cluster_up(
     from kvstore.status import statuses
 
     status, report = 0, beside(output)
-    with cluster.terminable():
-        try:
-            started = cluster.up(directory, report, insecure)
-        except cluster.NotAll as error:
-            complain(str(error))
-            started, status = error.started, FAILED
-        if output is Output.json:
-            print_json(statuses(directory))
-        elif not started and not status:
-            say("all replicas were running already")
-        if started and not detach:
-            cluster.watch(directory, started, report)
+    try:
+        started = cluster.up(directory, report, insecure)
+    except cluster.NotAll as error:
+        complain(str(error))
+        started, status = error.started, FAILED
+    if output is Output.json:
+        print_json(statuses(directory))
+    elif not started and not status:
+        say("all replicas were running already")
+    if started and not detach:
+        cluster.watch(directory, started, report)
     return status
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,6 +69,7 @@ def together(*groups: typer.Typer) -> typer.Typer:
 
     @app.callback()
     def top(
+        context: typer.Context,
         version: Annotated[
             bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version.")
         ] = False,
@@ -81,8 +84,23 @@ def together(*groups: typer.Typer) -> typer.Typer:
             os.environ["KVSTORE_CA"] = ca
         if token_file is not None:
             os.environ["KVSTORE_TOKEN"] = token_file.read_text().strip()
+        if context.invoked_subcommand != "serve":  # which has its own ways to end
+            context.with_resource(_terminable())
 
     return app
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM, and SIGHUP of a terminal that goes, are as good as Ctrl-C: what is half done is taken back."""
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _say_version(asked: bool) -> None:

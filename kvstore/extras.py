@@ -11,9 +11,12 @@ OURS = ("client_sdk", "kvstore", "multicast", "workloads")
 
 @contextmanager
 def needed(extra: str) -> Iterator[None]:
-    """Around imports: exit with one line that says what to install, if they need what is not installed."""
+    """Around imports: exit with one line that says what to install, if they need what is not installed. Interrupted
+    meanwhile: status 130, as later on."""
     try:
         yield
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise

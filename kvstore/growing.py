@@ -80,12 +80,14 @@ def _add_replica(
     prepare(directory, after, [replica])
     changing.replace(directory, config, after)
     started: list[Started] = []
+    asked = False
     try:
         started.append(start(directory, after, replica, insecure=insecure))
         _wait_alive(started[0])
+        asked = True
         _have_changed(after, shard, {"add": replica}, replica.id)
     except BaseException as error:
-        if not started or isinstance(error, Unchanged):
+        if not asked or isinstance(error, Unchanged):
             stop_started(directory, started, say)
             changing.replace(directory, after, config)
             shutil.rmtree(replica_directory(directory, replica.id))  # another shard's may have this id next

@@ -380,6 +380,13 @@ def test_the_command_line_without_its_extra_says_what_to_install(package: str, a
     assert "in a checkout of this project: pip install '.[server]'" in done.stderr
 
 
+@pytest.mark.parametrize("package", ["kvstore", "workloads"])
+def test_a_command_that_is_interrupted_while_it_is_imported_ends_without_a_trace(package: str) -> None:
+    program = "import sys, types\nclass Late(types.ModuleType):\n def __getattr__(self, _): raise KeyboardInterrupt\n"
+    done = run("-c", f"{program}sys.modules['typer'] = Late('typer')\nfrom {package}.__main__ import main\nmain()")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_blocking_the_extras_blocks_them() -> None:
     done = run("-c", WITHOUT_EXTRAS + "import lmdb")
     assert done.returncode == 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -391,3 +394,14 @@ async def test_a_backup_under_transfers_has_one_total_though_a_leader_dies(
     made = restored(tmp_path / "b", tmp_path / "new", replicas=1)
     async with backups.serving(tmp_path / "new", made) as replicas:
         assert await total(replicas[0]) == 100 * len(ACCOUNTS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_restore_that_is_interrupted_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    backups.make_backup(tmp_path / "backup", VALUES)
+    code = "import os; from kvstore import cli, identity\n"
+    code += f"identity.mark_started = lambda home: os.kill(os.getpid(), {number:d})\n"
+    code += f"cli.main(['restore', {str(tmp_path / 'backup')!r}, {str(tmp_path / 'new')!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130 and "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == ["backup"]

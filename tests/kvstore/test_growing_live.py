@@ -170,6 +170,21 @@ def test_of_a_shard_that_cannot_start_nothing_is_left(tmp_path: Path) -> None:
         assert shard == 1
 
 
+def test_of_a_replica_whose_command_was_interrupted_before_its_shard_was_told_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: cluster.Started) -> None:
+        raise KeyboardInterrupt
+
+    with running_cluster(tmp_path, 1, 1, "white_box"):
+        made, base = config.load(tmp_path), free_base_port(2)
+        monkeypatch.setattr(growing, "_wait_alive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            growing.add_replica(tmp_path, 0, "127.0.0.1", "", (base, base + 1), str)
+        assert config.load(tmp_path) == made
+        assert sorted(path.name for path in (tmp_path / "replicas").iterdir()) == ["0"]
+
+
 def test_next_ports_are_free_of_all_others() -> None:
     made = config.new_cluster(shards=1, replicas=3, protocol="white_box", cluster_id="ab" * 16, base_port=1000)
     made = made.with_replica(msgspec.structs.replace(made.replica(1), peer_port=1103, http_port=1104))
