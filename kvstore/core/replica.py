@@ -179,7 +179,7 @@ class Replica(Application):
             ChangesTold: self.watches.on_told,
         }
         self._replaying = True
-        self._last_forget = 0
+        self.last_forget_us = 0
         self._now = 0
         self.transactions = dict.fromkeys(STATUS_NAMES.values(), 0)
 
@@ -428,8 +428,8 @@ class Replica(Application):
 
     def _forget(self, timestamp: Timestamp) -> None:
         """Everything up to `timestamp` is complete here: forget what nobody may use any more."""
-        if self.window_us and timestamp.time >= self._last_forget + FORGET_EVERY_US:
-            self._last_forget = timestamp.time
+        if self.window_us and timestamp.time >= self.last_forget_us + FORGET_EVERY_US:
+            self.last_forget_us = timestamp.time
             oldest = forgotten_before(timestamp, self.window_us)
             self.store.forget_before(oldest)
             self.signals.forget_before(created_us(oldest))

@@ -104,6 +104,10 @@ class Signals:
         self._outgoing: dict[GroupId, list[Part]] = {}
         self._last_pull = self._pulls = 0
 
+    def given(self) -> dict[MessageId, int]:
+        """Settled parts that are kept because they give something, and of when they are, microseconds."""
+        return dict(self._gave)
+
     def start(self, held: Iterable[Delivered]) -> None:
         """A life begins. What settled the parts that are found here may have been lost. held: deliveries behind a step
         of a move."""

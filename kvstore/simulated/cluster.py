@@ -20,6 +20,7 @@ from kvstore.core.replica import Replica
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.core.watches import BUFFER_BYTES_MAX
+from kvstore.simulated.given import Given
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.cut import Cut, Cuts
 from kvstore.storage.history import HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX, PORTION_CHANGES
@@ -179,6 +180,7 @@ class SimulatedCluster:
         self._changes = own.choice((1, 5, PORTION_CHANGES))
         self._buffer_bytes = own.choice((1_000, 16_000, BUFFER_BYTES_MAX))
         self.installations = 0
+        self._given = Given(self.options.dedup_window_us)
         self.world = World(
             self.topology,
             self._make_process,
@@ -276,6 +278,8 @@ class SimulatedCluster:
             self.world.report("snapshot", f"process {node.pid} was given one that is not what its digest says")
 
     def _on_batch(self, node: Node, batch: Batch) -> None:
+        for text in self._given.after_batch(node.pid, self.replicas[node.pid]):
+            self.world.report("memory", text)
         if self._rng.random() < COMMIT_CHANCE and self.stores[node.pid].freeze(node.engine.completed):
             self._frozen_at[node.pid] = batch.number
         if self._checkpoint_rng.random() < CHECKPOINT_CHANCE:

@@ -109,6 +109,11 @@ class GivenPartDropped(Signals):
     """A step's part goes when a quorum of both shards has completed it: who is behind finds what it gave nowhere."""
 
 
+@rewrite("_forget", "self.signals.forget_before(created_us(oldest))", "pass")
+class GivenPartsStay(Replica):
+    """A step's part is kept for ever."""
+
+
 @rewrite("on_deliver", "if self._held or self.log.moving:", "if self._held:")
 class LooksPastAStep(Replica):
     """What is delivered after a step of a move is looked at before that is complete."""
@@ -250,6 +255,7 @@ PLANTED_IN_STORE = (
     Planted("told_by_memory", "", core=ToldByMemory, settings=FORGETTING),
     Planted("read_on_both_sides", "reads at versions", core=ReadOnBothSides, settings=PAST),
     Planted("given_part_dropped", "memory", core=GivenPartDropped, settings=MOVING),
+    Planted("given_parts_stay", "memory", GivenPartsStay, settings=FORGETTING),
     Planted("looks_past_a_step", "", LooksPastAStep, settings=CALM),
     Planted("absent_where_it_was", "reads at versions", core=AbsentWhereItWas, settings=PAST),
     Planted("leaving_lost_at_restart", "", core=LeavingLostAtRestart, settings=MOVING),

@@ -1,0 +1,31 @@
+"""Watches that replicas let go of what slots gave that have moved, when they forget the results of that time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvstore.core.replica import Replica
+from kvstore.core.requests import REMEMBERED_WINDOWS
+from multicast.types import MessageId, ProcessId
+
+_ROUNDED_US = 1000
+"""What is forgotten is told by ids, which count milliseconds."""
+
+
+class Given:
+    """Of all replicas of one world. window_us: after so long an id expires."""
+
+    def __init__(self, window_us: int):
+        self._window_us = window_us
+        self._seen: dict[ProcessId, tuple[Replica, int, dict[MessageId, int]]] = {}
+
+    def after_batch(self, pid: ProcessId, replica: Replica) -> Iterator[str]:
+        """Sentences about what was settled before it forgot, is older, and is still there. What is settled after that
+        may be older: it goes the next time."""
+        forgot, given = replica.last_forget_us, replica.signals.given()
+        before, forgot_before, gave = self._seen.get(pid, (replica, forgot, given))
+        self._seen[pid] = (replica, forgot, given)
+        if before is replica and forgot_before != forgot:
+            first_us = forgot - REMEMBERED_WINDOWS * self._window_us - _ROUNDED_US
+            for message_id in [m for m in gave.keys() & given.keys() if given[m] < first_us]:
+                yield f"replica {pid} forgot at {forgot}, and keeps {message_id.hex()}, given at {given[message_id]}"
