@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kvstore.config import CLUSTER_FILE, ClusterConfig, ConfigError, load, save
@@ -38,7 +38,8 @@ def alone(directory: Path) -> Iterator[None]:
                 " until it is done, then give this one again; nothing was changed"
             ) from None
         os.ftruncate(file, 0)
-        os.pwrite(file, b"%d\n" % os.getpid(), 0)
+        with suppress(OSError):  # a full disk, say: it is only for the error of others
+            os.pwrite(file, b"%d\n" % os.getpid(), 0)
         yield
         os.ftruncate(file, 0)
     finally:

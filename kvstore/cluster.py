@@ -24,6 +24,7 @@ import msgspec
 
 from kvstore import certificates
 from kvstore.api.problem import parse_problem
+from kvstore.api.rights import id_of
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
 from kvstore.console import ERROR_PREFIX
 from kvstore.identity import claim
@@ -72,9 +73,12 @@ def fetch(
 ) -> tuple[int, bytes]:
     """(status, body) of a GET, or of a POST of `body`, past any proxy. OSError if nobody answers, or not to the end, or
     not in HTTP. For certificates it trusts whom `open_cluster` has told, else the file that the environment names in
-    KVSTORE_CA, else the system. It shows the token that the environment has in KVSTORE_TOKEN."""
+    KVSTORE_CA, else the system. It shows the token that the environment has in KVSTORE_TOKEN; ClusterError if that is
+    none."""
+    token = os.environ.get("KVSTORE_TOKEN", "")
+    if token and not id_of(token):
+        raise ClusterError("token: not a token, as `kvstore token create` prints one")
     try:
-        token = os.environ.get("KVSTORE_TOKEN", "")
         named = {"Authorization": f"Bearer {token}"} if token else {}
         asked = urllib.request.Request(url, body, {**named, **(headers or {})})
         with _whole(), _opener(asked.type).open(asked, timeout=seconds) as answer:
@@ -84,6 +88,12 @@ def fetch(
             return error.code, error.read()
     except urllib.error.URLError as error:  # it says <urlopen error ...> of what it wraps
         raise error.reason if isinstance(error.reason, OSError) else error from None
+
+
+def said(answer: bytes) -> str:
+    """Why, of an answer other than success."""
+    told = parse_problem(answer)
+    return told.detail if told is not None else answer.decode(errors="replace")[:300]
 
 
 @contextlib.contextmanager
@@ -135,8 +145,7 @@ def why_not_ready(replica: ReplicaConfig) -> str:
         status, body = fetch(f"{replica.url}/readyz")
     except OSError as error:
         return str(error)
-    told = parse_problem(body)
-    return "" if status == 200 else told.detail if told else f"it answers {status}"
+    return "" if status == 200 else said(body)
 
 
 def start(

@@ -6,6 +6,7 @@ is written, is written beside and renamed: a reader never sees half a file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -397,13 +398,20 @@ def json_text(value: Any) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Durable on return; a reader sees the old content or the new."""
+    """Durable on return; a reader sees the old content or the new. OSError names the file; nothing stays beside it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with open(beside, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

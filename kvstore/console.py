@@ -83,7 +83,7 @@ def together(*groups: typer.Typer) -> typer.Typer:
         if ca:
             os.environ["KVSTORE_CA"] = ca
         if token_file is not None:
-            os.environ["KVSTORE_TOKEN"] = token_file.read_text().strip()
+            os.environ["KVSTORE_TOKEN"] = token_file.read_bytes().decode(errors="replace").replace("\0", "?").strip()
         if context.invoked_subcommand != "serve":  # which has its own ways to end
             context.with_resource(_terminable())
 

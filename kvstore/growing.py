@@ -33,6 +33,7 @@ from kvstore.cluster import (
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check, check_exposure, replica_directory
 from kvstore.identity import has_data, prepare
 from kvstore.process import Handle, is_here, running
+from kvstore.status import described
 from multicast import registry
 from multicast.types import GroupId, ProcessId, new_message_id
 
@@ -241,12 +242,11 @@ def _next_ports(config: ClusterConfig, count: int) -> tuple[int, int]:
 
 
 def _told_by(config: ClusterConfig, shard: GroupId) -> ClusterJson:
-    """What a replica of this shard says of the cluster. ClusterError if none answers."""
-    for replica in config.present:
-        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-            if replica.shard == shard:
-                return decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
-    raise ClusterError(f"no replica of shard {shard} answers")
+    """What a replica of this shard says of the cluster. ClusterError if none does."""
+    try:
+        return described([replica.url for replica in config.present if replica.shard == shard])
+    except ClusterError as error:
+        raise ClusterError(f"shard {shard}: {error}") from None
 
 
 def _wait_known(config: ClusterConfig, shard: GroupId, say: Callable[[str], None]) -> None:
@@ -405,7 +405,7 @@ def _moves_of(config: ClusterConfig, shard: GroupId) -> dict[str, Any]:
             with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
                 told.append(decode_cluster(fetch(f"{replica.url}/v1/cluster")[1]).replica)
     if not told:
-        raise ClusterError(f"no replica of shard {shard} answers")
+        told = [_told_by(config, shard).replica]  # or why nobody says it
     found: dict[str, Any] = max((one.get("store", {}) for one in told), key=lambda store: store.get("position", -1))
     return found.get("moves") or {}
 

@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from kvstore import certificates, changing, config, identity
-from kvstore.api.problem import parse_problem
 from kvstore.cluster import (
     KILL_GRACE_SECONDS,
     ClusterError,
@@ -29,6 +28,7 @@ from kvstore.cluster import (
     fetch,
     is_ready,
     open_cluster,
+    said,
     start,
     wait_ready,
 )
@@ -138,7 +138,7 @@ def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) 
     for other in sorted(others, key=lambda replica: replica.shard != new.shard):
         try:
             status, answer = fetch(f"{other.url}/v1/replaced", TELL_SECONDS, body)
-            problem = "" if status == 200 else _said(answer)
+            problem = "" if status == 200 else said(answer)
             refused = 400 <= status < 500
         except OSError as error:
             problem, refused = str(error), False
@@ -149,8 +149,3 @@ def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) 
             raise ClusterError(f"replica {other.id} was not told: {problem}; give the same command again")
         if problem:
             say(f"replica {other.id} was not told ({problem}): it will be when the new one reaches it")
-
-
-def _said(answer: bytes) -> str:
-    told = parse_problem(answer)
-    return told.detail if told is not None else answer.decode(errors="replace")[:300]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvstore.api.cluster import ClusterJson, decode_cluster
-from kvstore.cluster import ClusterError, fetch, open_cluster
+from kvstore.cluster import ClusterError, fetch, open_cluster, said
 from kvstore.config import CLUSTER_FILE, ClusterConfig, replica_directory
 from kvstore.process import is_here, running
 
@@ -57,7 +57,7 @@ def described(urls: Sequence[str]) -> ClusterJson:
             status, body = fetch(f"{url}/v1/cluster")
             if status == 200:
                 return decode_cluster(body)
-            why = f"{url}: {body.decode(errors='replace')[:300]}"
+            why = f"{url}: {said(body)}"
         except (OSError, ValueError, msgspec.DecodeError) as error:
             why = f"{url}: {error}"
     raise ClusterError(f"no replica says what its cluster is: {why}")

@@ -83,10 +83,9 @@ def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callab
 def configuration(manifest: Manifest, *, protocol: str, **options: Any) -> ClusterConfig:
     """For `restore`: the shards and slots of the backup. protocol: empty: that of the backup. options: the others of
     `config.new_cluster`. ConfigError, BackupError."""
-    shards = [shard.id for shard in manifest.shards]
-    made = config.new_cluster(
-        shards=len(shards), protocol=protocol or manifest.protocol, cluster_id=uuid.uuid4().hex, **options
-    )
+    shards, protocol = [shard.id for shard in manifest.shards], protocol or manifest.protocol
+    _check_protocol(config.new_cluster(shards=1, replicas=1, protocol=protocol, cluster_id=manifest.cluster_id))
+    made = config.new_cluster(shards=len(shards), protocol=protocol, cluster_id=uuid.uuid4().hex, **options)
     members = tuple(msgspec.structs.replace(replica, shard=shards[replica.shard]) for replica in made.replicas)
     return fitted(manifest, msgspec.structs.replace(made, replicas=members))
 
@@ -111,12 +110,16 @@ def fitted(manifest: Manifest, given: ClusterConfig) -> ClusterConfig:
         dedup_window_ms=manifest.dedup_window_ms,
     )
     config.check(made, "the new cluster")
+    _check_protocol(made)
+    return made
+
+
+def _check_protocol(made: ClusterConfig) -> None:
     if _protocol(made, made.replicas[0]).history is None:
         raise BackupError(
             f"the protocol {made.protocol} cannot begin with a state that others have made; white_box and primcast can:"
-            " choose one with --protocol"
+            " choose one, with --protocol or in the file of --config"
         )
-    return made
 
 
 def _check_clock(manifest: Manifest) -> None:

@@ -30,7 +30,7 @@ from kvstore.api.cluster import ShardJson
 from kvstore.api.codec import id_text
 from kvstore.api.shard_map import Place, PlacedRun, ShardMap, add_places, decode_places
 from kvstore.backup.files import FORMAT, BackupError, Manifest, RowWriter, ShardManifest, verify, write_manifest
-from kvstore.cluster import fetch
+from kvstore.cluster import fetch, said
 from kvstore.status import described, urls_of
 from kvstore.storage.cut import CutRows, decode_cut_rows
 from multicast.types import Timestamp, new_message_id
@@ -123,7 +123,7 @@ def _cut(urls: list[str]) -> str:
                 status, body = fetch(f"{url}/v1/backups", CUT_SECONDS / 3, b"", headers)
                 if status == 200:
                     return str(msgspec.json.decode(body)["version"])
-                why = f"{url}: {body.decode(errors='replace')[:300]}"
+                why = f"{url}: {said(body)}"
             except OSError as error:
                 why = f"{url}: {error}"
             if time.monotonic() > deadline:
@@ -168,7 +168,7 @@ class _Fetch:
                 return self._take(decode_cut_rows(body))
             if status == 410:
                 self._compacted[url] = str(msgspec.json.decode(body)["detail"])
-            why = f"{url}: {body.decode(errors='replace')[:300]}"
+            why = f"{url}: {said(body)}"
         except (OSError, msgspec.DecodeError) as error:
             why = f"{url}: {error}"
         late = time.monotonic() > self._lacks_since + LACK_SECONDS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import changing, config, growing, replacing
+from kvstore import changing, cli, config, growing, replacing
 from kvstore.config import ConfigError
 from kvstore.identity import create
 from tests.ports import free_base_port
@@ -92,3 +94,20 @@ def test_what_was_changed_since_it_was_read_is_not_written_over(directory: Path)
     assert config.load(directory) == by_hand
     changing.replace(directory, by_hand, before)
     assert config.load(directory) == before
+
+
+def test_a_full_disk_is_named_with_the_file_and_nothing_is_left(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before, names = (directory / config.CLUSTER_FILE).read_bytes(), {*os.listdir(directory)}
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["auth", "root", str(directory)])
+    told = capsys.readouterr().err
+    assert ended.value.code == 1 and f"No space left on device: {directory / config.CLUSTER_FILE}" in told
+    assert (directory / config.CLUSTER_FILE).read_bytes() == before
+    assert {*os.listdir(directory)} - names == {changing.COMMAND_LOCK, changing.FILE_LOCK}

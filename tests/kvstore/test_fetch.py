@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kvstore import cli, growing
 from kvstore.api.cluster import ReplicaJson, ShardJson
 from kvstore.backup import take
-from kvstore.cluster import fetch, is_ready
+from kvstore.cluster import ClusterError, fetch, is_ready
 from kvstore.config import load
 from kvstore.identity import create
 from kvstore.status import statuses
@@ -97,3 +98,27 @@ def test_a_cut_is_asked_for_at_another_replica() -> None:
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with answering(HALF) as dying, answering(whole) as living:
         assert take._cut([f"http://127.0.0.1:{port}" for port in (dying, living)]) == "v"
+
+
+def test_who_is_refused_is_told_why(tmp_path: Path) -> None:
+    body = b'{"code": "unauthenticated", "detail": "Authorization: a token is needed"}'
+    denied = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with answering(denied) as port:
+        made = make_cluster(tmp_path, 1, 1, "white_box")
+        made = msgspec.structs.replace(made, replicas=(msgspec.structs.replace(made.replicas[0], http_port=port),))
+        for ask in (growing._told_by, growing._moves_of):
+            with pytest.raises(ClusterError, match=rf"shard 0: .*{port}: Authorization: a token is needed$"):
+                ask(made, 0)
+
+
+@pytest.mark.parametrize("token", [b"a\nb", b"\xff\xfe", "t\u20ac".encode(), b"\0"])
+def test_what_is_no_token_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], token: bytes
+) -> None:
+    monkeypatch.setenv("KVSTORE_TOKEN", "")
+    make_cluster(tmp_path, 1, 1, "white_box")
+    (tmp_path / "token").write_bytes(token)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--token-file", str(tmp_path / "token"), "cluster", "status", str(tmp_path)])
+    told = capsys.readouterr().err
+    assert ended.value.code == 1 and told == "error: token: not a token, as `kvstore token create` prints one\n"
