@@ -60,10 +60,14 @@ def check_values(case: Case, skip: str) -> None:
     wrong: Callable[[], DataFrame] | None = None
     rows, answered = case.proof.compared, case.proof.answered
     if not skip and not case.proof.holds(VALUES):
-        compared = case.keep(values.compare(case.operations, case.placed, case.reads, case.writes, case.whole()))
+        compared = values.compare(case.operations, case.placed, case.reads, case.writes, case.whole())
+        if case.has_promised:
+            compared = compared.unionByName(values.compare_promised(case.promised, case.writes))
+        compared = case.keep(compared)
         if not case.proof.near:
             rows = compared.where(F.col("name") == "").count()
             answered = case.operations.where(F.col("type") == "ok").count()
+            answered += case.promised.count() if case.has_promised else 0
         wrong = partial(values.wrong, compared, case.writes)
     skip = skip or ("" if rows else _NO_VALUES)
     prop = case.check(VALUES, wrong, 0 if skip else rows, blind=bool(case.unsure_shards), skip=skip)

@@ -288,7 +288,21 @@ def judge_values(run: Run) -> Proof:
         proof.promises = dict(promise.counted(promised))
         written = [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in agreed.logs]
         proof.attempt([PROMISES], promise.certify, promised, ops, at, found, agreed.logs, written)
+        _judge_promised_values(run, proof, agreed, promised)
     return proof
+
+
+def _judge_promised_values(run: Run, proof: Proof, agreed: _Agreed, promised: client.Operations) -> None:
+    """Values that were told where no journal says what was read. What is wrong there is not looked at in part."""
+    found = agreed.transactions
+    assert found is not None
+    reads, read = promised._replace(at_position=promised.ok), partial(agreed.read, run)
+    told = Proof().attempt([VALUES], value.certify, reads, client.placed(reads, found), found, read)
+    if told is None or told.wrong:
+        proof.refute(VALUES, "another value of a read of several shards")
+        proof.values = []
+    else:
+        proof.compared, proof.answered = proof.compared + told.compared, proof.answered + told.answered
 
 
 def _judge_told(run: Run, proof: Proof, agreed: _Agreed, ops: client.Operations, at: client.Placed) -> None:

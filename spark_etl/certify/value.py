@@ -47,7 +47,7 @@ def certify(
     rows = pick(ops.history["asked"], ops.begin[wanted]).to_pylist()
     told = pick(ops.history["told"], ops.end[wanted]).to_pylist()
     integer = pc.if_else(pa.array(integers[wanted]), value.take(pa.array(wanted)), pa.scalar(None, value.type))
-    succeeded = ops.said("succeeded").fill_null(False).to_pylist()
+    succeeded = ops.said("succeeded").fill_null(True).to_pylist()
     truths = pick(found.truths, at.row[wanted]).to_pylist()
     written = [dict(zip(("key", "value", "digested", "deleted"), row, strict=True)) for row in zip(
         *(writes[c].to_pylist() for c in ("key", "value", "digested", "deleted")), strict=True)]  # fmt: skip

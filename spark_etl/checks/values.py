@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from kvstore.core.audit import value_text
 from multicast.types import ZERO, Timestamp
 from spark_etl.checks import replay
-from spark_etl.frames.columns import id_text, text, version_text, violations
+from spark_etl.frames.columns import absent, id_text, text, version_text, violations
 
 READERS = ("read_all", "cycle_read", "counter_read")
 """Operations whose `value` in a history is what they read, key -> integer, and all of it."""
@@ -31,11 +31,39 @@ def compare(
 
     whole: `relations.applied_everywhere`; of other transactions only a part is known, and they are left out.
     """
+    ran = transactions.where(whole).select("id", "gts", _branch(), "truths")
+    asked = _asked(operations).select("id", "f", "file", "asked", "told", "value").join(ran, "id")
+    wrote = writes.groupBy("id").agg(F.collect_list(F.struct("key", "value", "digested", "deleted")).alias("wrote"))
+    return _with_seen(asked, reads, writes).join(wrote, "id", "left").mapInArrow(_batches, _COMPARED)
+
+
+def compare_promised(promised: DataFrame, writes: DataFrame) -> DataFrame:
+    """The same of reads that are `relations.promised`: what they saw is their clients' word (gts: the version that they
+    name, or null), and what was written there is not."""
+    reads = promised.select("id", F.explode("reads").alias("name", "version"))
+    reads = reads.select("id", F.col("name").cast("binary").alias("key"), "version")
+    asked = _asked(promised).select(
+        "id", "f", "file", "asked", "told", "value", F.nullif("seen", absent()).alias("gts"),
+        _branch(), F.lit(None).cast("binary").alias("truths"),
+    )  # fmt: skip
+    nothing = F.array().cast("array<struct<key:binary,value:binary,digested:boolean,deleted:boolean>>")
+    return _with_seen(asked, reads, writes).withColumn("wrote", nothing).mapInArrow(_batches, _COMPARED)
+
+
+def _branch() -> Column:
+    """Which one ran; a read whose client does not say that asked nothing first."""
+    return F.coalesce("succeeded", F.lit(True)).alias("ran")
+
+
+def _asked(operations: DataFrame) -> DataFrame:
+    """Of which it is known what was asked, or which integers were read."""
     integers = F.col("f").isin(*READERS) & (F.col("type") == "ok") & F.col("value").isNotNull()
     asked = operations.where(F.col("asked").isNotNull() | integers)
-    asked = asked.withColumn("value", F.when(integers, F.col("value")))
-    ran = transactions.where(whole).select("id", "gts", F.col("succeeded").alias("ran"), "truths")
-    asked = asked.select("id", "f", "file", "asked", "told", "value").join(ran, "id")
+    return asked.withColumn("value", F.when(integers, F.col("value")))
+
+
+def _with_seen(asked: DataFrame, reads: DataFrame, writes: DataFrame) -> DataFrame:
+    """With what each has `seen`."""
     versions = writes.select(
         "key", F.col("gts").alias("version"), "value", "digested", "deleted", F.lit(True).alias("known")
     )
@@ -46,8 +74,7 @@ def compare(
     seen = seen.groupBy("id").agg(
         F.collect_list(F.struct("key", "version", "value", "digested", "deleted", "known")).alias("seen")
     )
-    wrote = writes.groupBy("id").agg(F.collect_list(F.struct("key", "value", "digested", "deleted")).alias("wrote"))
-    return asked.join(seen, "id", "left").join(wrote, "id", "left").mapInArrow(_batches, _COMPARED)
+    return asked.join(seen, "id", "left")
 
 
 def _batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,8 +135,10 @@ def wrong(compared: DataFrame, writes: DataFrame) -> DataFrame:
         found,
         F.when(unwritten, "unwritten-value").otherwise(F.col("name")),
         text(
-            "{} {} (version {}): {}{} ({})",
-            F.col("f"), id_text(F.col("id")), version_text(F.col("gts")), F.col("why"),
+            "{} {}{}: {}{} ({})",
+            F.col("f"), id_text(F.col("id")),
+            F.when(F.col("gts").isNull(), "").otherwise(text(" (version {})", version_text(F.col("gts")))),
+            F.col("why"),
             F.when(unwritten, ", and nobody ever wrote what it was told").otherwise(""), F.col("file"),
         ),
         [F.col("id")],

@@ -584,8 +584,8 @@ class Forged(folded.Folded):
                     words[0] = f"{case}:{words[0]}"
                 new[name] = json.dumps(asked)
             elif name == "told":
-                told = [{f"{case}:{k}" if k else k: v for k, v in one.items()} if isinstance(one, dict) else one
-                        for one in json.loads(value)]  # fmt: skip
+                told = [{f"{case}:{k}" if k else k: self._told(case, v) for k, v in one.items()}
+                        if isinstance(one, dict) else one for one in json.loads(value)]  # fmt: skip
                 new[name] = json.dumps(told)
             elif name == "members":
                 new[name] = json.dumps({
@@ -597,6 +597,12 @@ class Forged(folded.Folded):
             elif name == "file":
                 new[name] = value.replace("/", f"/{case}-", 1)
         return new
+
+    def _told(self, case: int, value: str | None) -> str | None:
+        """Of a key of a range: its value, or its version."""
+        if not value or value[0] in "=#":
+            return value
+        return str(Timestamp.decode(self._version(case, Timestamp.parse(value).encode())))
 
     def _version(self, case: int, version: bytes) -> bytes:
         return version if version == bytes(16) else self._timestamp(case << self.shift, version)

@@ -63,6 +63,21 @@ def _ranges_that_showed_everything() -> Run:
     return run
 
 
+@wrong("value-mismatch")
+def _a_snapshot_with_a_value_of_later() -> Run:
+    run = written()
+    run.look(at(run, a1=0), (1100, 1110), seen=run.version(0), consistency="snapshot", scan=(["get", "a1"], "=2"))
+    return run
+
+
+@wrong("unwritten-value")
+def _a_range_with_a_value_that_nobody_wrote() -> Run:
+    run = written()
+    told = {"a1": "=2", "a2": "=7"}
+    run.look(at(run, a1=2, a2=1), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "a"], told))
+    return run
+
+
 @wrong("key-left-out")
 def _a_range_without_a_key_that_is_there() -> Run:
     run = written()

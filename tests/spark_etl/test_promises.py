@@ -11,7 +11,7 @@ import pytest
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
 from spark_etl.audit.runner import Audit
-from spark_etl.certify.proof import CLIENTS, PROMISES, READS
+from spark_etl.certify.proof import CLIENTS, PROMISES, READS, VALUES
 from tests.spark_etl import certified
 from tests.spark_etl.promised import WRONG, missed_before_what_was_seen
 from tests.spark_etl.runs import Run
@@ -22,7 +22,7 @@ def test_a_promise_is_proved_if_it_was_kept(tmp_path: Path, name: str):
     make, found = WRONG[name]
     proof = certified.of_directory(make().write(tmp_path / "run"), tmp_path / "out")
     assert proof.holds(CLIENTS, READS)
-    assert proof.holds(PROMISES) == (not found), proof.why
+    assert proof.holds(PROMISES, VALUES) == (not found), proof.why
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -45,7 +45,7 @@ def test_what_simulated_clients_were_promised_is_proved(tmp_path: Path):
     settings = Settings(protocol="white_box", size="small", reads=True)
     assert run_seed(settings, 7, tmp_path / "run").violations == []
     proof = certified.of_directory(tmp_path / "run", tmp_path / "out")
-    assert proof.holds(PROMISES), proof.why
+    assert proof.holds(PROMISES, VALUES) and proof.compared > 0, proof.why
     assert set(proof.promises) == {"linearizable", "snapshot", "stale"}
 
 
