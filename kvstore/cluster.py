@@ -61,9 +61,12 @@ class Started(msgspec.Struct):
 
     def last_words(self) -> str:
         """Why it ended: the error line in its log, else the last line there."""
-        with open(self.log, "rb") as file:
-            file.seek(self.log_start)
-            lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(self.log_start)
+                lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        except OSError as error:  # its directory is gone, perhaps
+            return f"exit status {self.process.returncode}, and no log: {error}"
         told = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
         return told[-1] if told else (lines[-1][:300] if lines else f"exit status {self.process.returncode}")
 

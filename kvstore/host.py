@@ -411,10 +411,15 @@ class LiveReplica:
 
     def _look_for_room(self) -> None:
         """Without room to write in nothing is computed, as if the process stood still, so that others take over. The
-        room between the two marks is for what was begun, for deletions, and for the log."""
+        room between the two marks is for what was begun, for deletions, and for the log. Where the directory is gone it
+        fails: what it would still acknowledge is on no disk."""
         assert self._host is not None
+        try:
+            self._room = free_bytes(self._disk, self._home)
+        except OSError as error:
+            self._fail(error)
+            return
         self._looking = asyncio.get_running_loop().call_later(ROOM_SECONDS, self._look_for_room)
-        self._room = free_bytes(self._disk, self._home)
         suspended = self._room < self.config.limits.disk_stop_bytes or self._host.disk_is_full
         if suspended != self._suspended:
             self._suspended = suspended

@@ -124,6 +124,13 @@ def test_a_stopped_replica_leaves_an_up_to_date_lmdb(stopped_afterwards: Path, s
     assert position == 2 and '"from_lmdb": 1' in recovered[1] and '"position": 1' in recovered[1]
 
 
+def test_of_a_replica_whose_log_is_gone_the_exit_status_is_told(tmp_path: Path) -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as process:
+        process.wait()
+    made = make_cluster(tmp_path, 1, 1, "skeen")
+    assert cluster.Started(made.replicas[0], process, tmp_path / "absent", 0).last_words().startswith("exit status 3, ")
+
+
 def test_a_log_that_has_become_large_is_put_aside_at_the_next_start(
     stopped_afterwards: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

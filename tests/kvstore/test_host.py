@@ -196,6 +196,22 @@ async def test_a_full_disk_stops_its_replica_and_no_other_until_there_is_room(tm
         await asyncio.gather(*(replica.stop() for replica in replicas))
 
 
+async def test_a_replica_whose_directory_is_taken_away_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is to write again."""
+
+    def gone(*_: object) -> int:
+        raise FileNotFoundError("No such file or directory")
+
+    replica = host.LiveReplica(tmp_path, make_cluster(tmp_path, 1, 1, "white_box"), 0)
+    await replica.start()
+    try:
+        monkeypatch.setattr(host, "free_bytes", gone)
+        await asyncio.wait_for(replica.failed, 20)
+        assert "No such file or directory" in replica.failure()
+    finally:
+        await replica.stop()
+
+
 async def test_room_is_wanted_where_the_data_lies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_cluster(tmp_path, 1, 1, "white_box")
     replica = host.LiveReplica(tmp_path, made, 0)
