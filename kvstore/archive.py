@@ -24,7 +24,9 @@ def prune(
     config = load(directory)
     if not config.archive or config.archive == NO_ARCHIVE:
         raise ConfigError(f"{directory}: the cluster has no archive")
-    found = [(path.stat().st_mtime, path) for path in (directory / config.archive).glob("replicas/*/journal-*/*.seg")]
+    segments = (directory / config.archive).glob("replicas/*/journal-*/*.seg")
+    ours = [path for path in segments if path.parent.parent.name.isdigit()]
+    found = [(path.stat().st_mtime, path) for path in ours]
     left = sum(path.stat().st_size for _, path in found)
     oldest = time.time() - keep_days * DAY_SECONDS if keep_days is not None else 0.0
     count = 0

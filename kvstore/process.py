@@ -70,7 +70,7 @@ def running(home: Path) -> int | None:
     path = home / PID_FILE
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -61,6 +61,13 @@ def test_the_oldest_go_but_for_what_a_journal_still_has(
     assert left(archived) == expected
 
 
+def test_what_somebody_has_put_aside_there_stays(archived: Path) -> None:
+    aside = archived / "archive" / "replicas" / "1.old"
+    os.rename(aside.with_name("1"), aside)
+    assert prune(archived, 0, None, False, lambda _: None) == 5
+    assert len(list(aside.glob("journal-7/*.seg"))) == 5
+
+
 def test_where_there_is_no_archive_it_is_said(tmp_path: Path) -> None:
     made = config.new_cluster(shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, archive="none")
     identity.create(tmp_path, made)

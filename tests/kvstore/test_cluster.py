@@ -124,6 +124,16 @@ def test_a_stopped_replica_leaves_an_up_to_date_lmdb(stopped_afterwards: Path, s
     assert position == 2 and '"from_lmdb": 1' in recovered[1] and '"position": 1' in recovered[1]
 
 
+def test_where_a_file_lies_in_the_place_of_a_directory_no_replica_runs(tmp_path: Path) -> None:
+    """And the commands about the others go on."""
+    make_cluster(tmp_path, 1, 3, "white_box")
+    home = config.replica_directory(tmp_path, 1)
+    shutil.rmtree(home)
+    home.write_text("")
+    assert [line.state for line in statuses(tmp_path)] == ["down"] * 3
+    assert cluster.down(tmp_path, lambda _: None)
+
+
 def test_of_a_replica_whose_log_is_gone_the_exit_status_is_told(tmp_path: Path) -> None:
     with subprocess.Popen(["sh", "-c", "exit 3"]) as process:
         process.wait()
