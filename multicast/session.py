@@ -6,7 +6,8 @@ sender greets again (`Hello`), hears up to where the peer has flushed (`Welcome`
 drops what it saw already. So nothing is lost and nothing comes twice while both ends live. When the *receiver*
 restarts, what it had flushed is on its disk and everything else is resent. When the *sender* restarts, or its queue to
 a peer overflows, frames are gone: a new incarnation or epoch tells the receiver, and both protocols hear
-`on_peer_reset`.
+`on_peer_reset`. A receiver that has restarted may have been answered, over the link the other way, before it was
+greeted; if the sender's queue has ever overflowed, that answer may be gone, so it takes the overflow for its own.
 
 A large state travels as many frames (`Bulk`). They must not fill the queue: while it is a quarter full they wait
 outside of it, in their order, and other frames overtake them. So a state of any size arrives, at the pace of the
@@ -136,7 +137,7 @@ class Receiver:
         """After a Hello: (what to answer as received, whether the link has lost its memory)."""
         if (self.incarnation, self.epoch) == (incarnation, epoch):
             return self.flushed, False
-        lost = self.incarnation is not None
+        lost = self.incarnation is not None or epoch > 0
         self.incarnation, self.epoch = incarnation, epoch
         self.seen = self.flushed = first - 1
         return self.flushed, lost

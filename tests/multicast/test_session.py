@@ -216,12 +216,22 @@ def test_an_overflow_is_told_once_and_whatever_overflows_while_the_peer_is_away_
         link.push()
     assert link.resets == ["overflow"]
     link.drain()
-    assert link.resets == ["overflow", "restarted"] and link.got == []
+    assert link.resets == ["overflow", "lost", "restarted"] and link.got == []
     link.push()
     link.disconnect()
     link.push()
     link.drain()
-    assert link.resets == ["overflow", "restarted", "overflow", "lost"]
+    assert link.resets == ["overflow", "lost", "restarted", "overflow", "lost"]
+
+
+def test_who_restarts_is_told_that_what_it_asked_for_may_be_gone_with_a_queue() -> None:
+    link = Link(frames_max=1)
+    link.drain()
+    link.restart_receiver()
+    link.push()
+    link.push()
+    link.drain()
+    assert link.resets == ["overflow", "lost", "restarted"] and link.got == []
 
 
 def test_bulk_that_waits_is_gone_with_the_queue() -> None:

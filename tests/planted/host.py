@@ -160,6 +160,11 @@ class RestartNotNoticed(Receiver):
     """A receiver does not tell that the sender has lost its memory."""
 
 
+@rewrite("greet", "or epoch > 0", "")
+class OverflowBeforeGreeting(Receiver):
+    """Who has restarted does not hear that what it was answered is gone with a queue that has overflowed."""
+
+
 @rewrite("greet", "self.seen = self.flushed = first - 1", "self.seen = self.flushed = max(self.seen, first - 1)")
 class OldNumbersKept(Receiver):
     """A receiver takes the frames of a sender's new life for those of the old one."""
@@ -232,7 +237,7 @@ PLANTED = (
         OneMoreAcknowledged, TailNotCut, UnfinishedIndexed, UnfinishedBatchKept, RolledUnsynced,
         LaterSegmentsUnsynced, OneDeliveryLate, ReceiversRestartNotNoticed, FirstPortionOnly, EpochNotNoticed,
         OverflowUnnoticed, RefersToWholeRecord, PieceCutShort, RefersToBatchBefore, UnknownNotWritten,
-        OffsetNotRecovered, PieceTooShort, PayloadReadBeside,
+        OffsetNotRecovered, PieceTooShort, PayloadReadBeside, OverflowBeforeGreeting,
     ),
     *_host(Skeen, SeenForFlushed),
 )  # fmt: skip
