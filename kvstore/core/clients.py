@@ -305,7 +305,8 @@ class Clients:
             if elsewhere:
                 shards = message.destinations
                 reads = result.status == APPLIED and len(shards) > 1
-                reads = reads and item.plan.reads_something(result.succeeded, result.truths)
+                if reads and result.digest == item.digest:  # else it is of another request under this id
+                    reads = item.plan.reads_something(result.succeeded, result.truths)
                 if reads or (self._peers.shard_of[origin] not in shards and shard == shards[0]):
                     self._outgoing.setdefault(origin, []).append(result)
 

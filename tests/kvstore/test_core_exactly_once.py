@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import Add, Compare, Put, Transaction
+from kvstore.api.model import Add, Compare, Get, Put, Transaction, Txn
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
-from kvstore.core.bundles import encode_bundle, encode_transaction, version_of
-from kvstore.core.messages import Answered, Parts, Vote
+from kvstore.core.bundles import encode_bundle, encode_transaction, request_digest, version_of
+from kvstore.core.messages import Answered, Parts, ShardResults, Vote
 from kvstore.core.requests import REMEMBERED_WINDOWS
 from multicast.types import AppMessage, new_message_id
 from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, write
@@ -148,6 +148,21 @@ def test_a_shard_that_knows_the_id_with_another_body_votes_so():
     bench.deliver_bundle((bench.new_id(), BOTH), (message_id, BOTH))
     ((_, parts),) = bench.sent(Parts)
     assert parts.parts[0].votes == [None, Vote(reused=True)]
+
+
+def test_who_asks_too_late_with_another_body_is_told_what_the_id_belongs_to():
+    """What came of that says nothing of the course of this one, whose entry replica is of another shard."""
+    bench = Bench()
+    message_id = bench.new_id()
+    first = Transaction(success=(Txn((), (Put(key(0), b"v"),)),))
+    bench.deliver(first, message_id)
+    late = Transaction(success=(Txn((), (Txn((), (Get(key(0)), Put(key(1), b"v"))),)),))
+    payload = encode_bundle([(message_id, encode_transaction(late))])
+    bench.order(AppMessage(bench.new_id(), (0, 1), payload, bench.topology.groups[1][0]), at=NOW + 2 * WINDOW)
+    assert bench.statuses() == [APPLIED, EXPIRED]
+    ((receivers, told),) = bench.sent(ShardResults)
+    assert receivers == (bench.topology.groups[1][0],) and told.results[0].status == APPLIED
+    assert told.results[0].digest == request_digest(encode_transaction(first), (0,))
 
 
 def test_what_another_shard_knows_with_another_body_has_no_effect_here():
