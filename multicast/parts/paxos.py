@@ -421,6 +421,7 @@ class Paxos:
         best = self._choose(list(votes.values()))
         self._next = max(self.decided, *best) + 1 if best else self.decided + 1
         self._begun = (self.promised, self._next - 1)
+        self._lost_below = 0
         for instance in range(self.decided + 1, self._next):
             self._send_accept(instance, best.get(instance, (self.promised, []))[1], out)
 
@@ -448,17 +449,20 @@ class Paxos:
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def on_peer_reset(self, peer: ProcessId, now: int) -> None:
-        """What was under way to or from this member may be lost."""
+        """What was under way to or from this member may be lost: a leader sends again with its next heartbeat, and does
+        not wait for one more to see that nothing was decided."""
         self.election.on_peer_reset(peer, now)
+        self._lost_below = self._next
 
     def tick(self, now: int, out: Outbox) -> int | None:
         """Heartbeats, elections, fetches, and Accepts that may have been lost. Returns when to call it again."""
         return self._deadlines.run(now, out)
 
     def beat(self, now: int, out: Outbox) -> None:
-        """Send a heartbeat. If nothing was decided since the last one, send the first instances that were undecided
-        then again, to the members that have not acknowledged them: not more than a batch's bytes at once, and few
-        instances, so that no link's queue overflows. When all of these are decided, twice as many follow."""
+        """Send a heartbeat. If nothing was decided since the last one, or a link has lost something, send the first
+        instances that were undecided then again, to the members that have not acknowledged them: not more than a
+        batch's bytes at once, and few instances, so that no link's queue overflows. When all of these are decided,
+        twice as many follow."""
         others = self.election.others
         out.send(others, Heartbeat(self.promised, self.decided, self.election.resigning))
         if now < self._resend_at:
@@ -467,7 +471,7 @@ class Paxos:
         decided, proposed = self._beaten
         self._beaten = (self.decided, self._next)
         if decided == self.decided:
-            self._lost_below, self._resend_max = proposed, _RESENT_MIN
+            self._lost_below, self._resend_max = max(self._lost_below, proposed), _RESENT_MIN
         else:
             self._resend_max = min(2 * self._resend_max, _RESENT_MAX)
         size = 0

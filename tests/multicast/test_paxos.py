@@ -287,6 +287,17 @@ def test_a_lost_accept_is_sent_again() -> None:
     assert values(world) == [[m]] * 3
 
 
+def test_a_leader_that_hears_of_a_loss_sends_again_with_its_next_heartbeat() -> None:
+    """It need not see first that nothing was decided from one heartbeat to the next."""
+    world = group()
+    world.advance(SECOND)
+    m = world.submit(0, 0)
+    world.lose_link(0, 1)
+    world.lose_link(0, 2)
+    world.advance(world.protocol(0).options.heartbeat_us)
+    assert values(world) == [[m]] * 3
+
+
 def test_dropped_instances_are_gone_and_who_asks_for_them_learns_so() -> None:
     world = group()
     isolate(world, 2)
