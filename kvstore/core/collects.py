@@ -11,7 +11,7 @@ one shard is what that replica says (`kvstore.core.reads`). Of several:
     what the first has seen took effect by T, and belongs to E. Nothing of what was read changed between the two. So
     all of it is as E left it, which has, with each transaction, all that is below. What was answered before the read
     began is in E; what begins after its answer can be below nothing of E.
-    A Range that has more than it may tell is ordered, too: further pages are of one version.
+    A page that has others after it is ordered, too: all of them are of its version.
 - *snapshot*: at the least of the versions that the asked replicas have completed, freshly or not, unless somebody has
   forgotten that (`kvstore.core.versions`).
 - *stale*: each shard by itself; with a Range all at the greatest of the versions that they have completed.
@@ -67,8 +67,8 @@ class _Collect:
         return True
 
     def answer(self) -> Answered | None:
-        """What was found; None if it cannot be told: a slot was moving, an answer was too large, or a Range of several
-        shards has more than it may tell."""
+        """What was found; None if it cannot be told: a slot was moving, an answer was too large, or it is a page of
+        several shards, with more to follow."""
         found = list(self.found.values())
         pieces = [one.results for one in found if one.results is not None]
         told = {index for results in pieces for index, _ in results}
@@ -78,7 +78,7 @@ class _Collect:
         if not self.several:
             (one,) = found
             return Answered(Result(True, one.version, results), False, False, one.shard, one.position, one.seen)
-        if any([result.more for result in results]):
+        if self.request.paged and any([result.more for result in results]):
             return None
         seen = list((self.before or self.found).values())
         places = tuple([(one.shard, one.position) for one in seen])
@@ -123,8 +123,9 @@ class Collects:
         request, attempt = collect.request, collect.missing[shard]
         collect.missing[shard] += 1
         age_us = None if request.consistency == "snapshot" else request.age_us
-        known = collect.before[shard].digest if shard in collect.before else b""
-        asked = ReadNow(number, request.transaction, age_us, known, collect.whence)
+        before = collect.before.get(shard)
+        known, known_at = (before.digest, before.position) if before is not None else (b"", 0)
+        asked = ReadNow(number, request.transaction, age_us, known, collect.whence, known_at)
         if shard == self._peers.shard:
             attempt -= 1
         peer = self._peers.self_id if attempt < 0 else self._peers.to_ask(shard, attempt)

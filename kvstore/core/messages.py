@@ -18,13 +18,14 @@ from multicast.types import ZERO, GroupId, MessageId, Timestamp
 class Execute(msgspec.Struct, gc=False):
     """Execute this transaction exactly once under this id, a UUIDv7. Repetitions get the first result. NO_ID: it only
     reads, and nobody can repeat it. at: then it may be of the state at this version; else it is as `consistency` says.
-    """
+    paged: if it is not all that there is, the rest will be read at the version of this one."""
 
     message_id: MessageId
     transaction: Transaction
     at: Timestamp | None = None
     consistency: Consistency = "linearizable"
     age_us: int = 0
+    paged: bool = False
 
 
 class Lookup(msgspec.Struct, gc=False):
@@ -322,14 +323,15 @@ class ChangesTold(msgspec.Struct, array_like=True, tag=21):
 
 class ReadNow(msgspec.Struct, array_like=True, tag=12, gc=False):
     """What does this read in your shard? number: of the answer. age_us: it sees all that was answered so long before,
-    0: before it was asked; None: it does not matter what. known: the digest of what the asker has. whence: tell only of
-    what state the answer would be."""
+    0: before it was asked; None: it does not matter what. known: the digest of what the asker has, and known_at the
+    position of what that was read from. whence: tell only of what state the answer would be."""
 
     number: int
     transaction: Transaction
     age_us: int | None
     known: bytes = b""
     whence: bool = False
+    known_at: int = 0
 
 
 class ReadNowTold(msgspec.Struct, array_like=True, tag=13, gc=False):

@@ -222,9 +222,12 @@ class Reads:
         denied = self._rights.denied(request.transaction)
         log, store = self._log, self._store
         execution = Execution(store, log.version)
-        if not request.whence and denied is None:
-            execution.run(LocalPlan(request.transaction, self._moves.owns).course(True))
-        digest = blake2b(_encode(execution.results), digest_size=16).digest()
+        if request.known and request.known_at == log.completed:  # the same state: it is a function of the position
+            digest = request.known
+        else:
+            if not request.whence and denied is None:
+                execution.run(LocalPlan(request.transaction, self._moves.owns).course(True))
+            digest = blake2b(_encode(execution.results), digest_size=16).digest()
         results = None if denied is not None or digest == request.known else execution.told
         return ReadNowTold(
             self._peers.shard, request.number, log.completed, log.version, store.complete_to, store.floor,

@@ -252,6 +252,7 @@ class HttpApi:
 
     def _scan(self, call: Call) -> None:
         wanted, call.at, call.freshness = request.scan_of(call.query)
+        call.paged = self.limits.history_ms > 0 and not wanted.count_only
         self._read(call, wanted, self._scanned)
 
     def _scanned(self, call: Call, answered: Answered) -> None:
@@ -262,9 +263,8 @@ class HttpApi:
         if scan.count_only:
             body = answers.count_answer(version, result.value, result.more, call.form)
         else:
-            token = None
-            if result.more and result.entries:
-                token = request.page_token(result.entries[-1].key, version if self.limits.history_ms else None)
+            goes_on = result.more and result.entries
+            token = request.page_token(result.entries[-1].key, version if call.paged else None) if goes_on else None
             body = answers.page_answer(answers.Page(version, result.entries, token), scan.keys_only, call.form)
         call.answer_large(call.form.header + read_at_line(read_at(answered)), body)
 
@@ -418,7 +418,7 @@ class HttpApi:
         call.transaction = transaction
         call.ordered = writes
         answer = partial(call.step, self._executed, render)
-        asked = Execute(call.message_id, transaction, call.at, *call.freshness)
+        asked = Execute(call.message_id, transaction, call.at, *call.freshness, call.paged)
         call.token = self.node.request(asked, answer)
 
     def _check_ready(self) -> None:

@@ -119,6 +119,7 @@ class Call:
     message_id: MessageId = NO_ID
     at: Timestamp | None = None
     freshness: tuple[Consistency, int] = ("linearizable", 0)
+    paged = False
     what: str
     body_bytes_max: int
     timeout_ms: int

@@ -138,13 +138,20 @@ def test_a_range_of_all_shards_is_collected_twice_like_keys() -> None:
     assert answer.result.version == at(10)  # of the shard that has come least far
 
 
-def test_a_range_that_goes_on_is_ordered_for_its_further_pages() -> None:
+def test_a_page_that_is_followed_by_others_is_ordered_and_the_first_keys_of_a_range_are_not() -> None:
     bench = Bench()
-    bench.request(RANGE, NO_ID)
+    bench.request(RANGE, NO_ID, paged=True)
     for shard, question in asked(bench).items():
         tell(bench, found(shard, question.number, 10 + shard, some(shard, more=True)))
     (message,) = bench.multicast()
     assert message.destinations == (0, 1, 2)
+    bench = Bench()
+    bench.request(RANGE, NO_ID)
+    for _ in range(2):
+        for shard, question in asked(bench).items():
+            tell(bench, found(shard, question.number, 10 + shard, some(shard, more=True)))
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and answer.result.results[0].more
 
 
 def test_a_stale_range_is_read_at_the_last_version_that_any_shard_has_completed() -> None:

@@ -85,7 +85,13 @@ class RangeWithoutItsSlots(Collects):
     """A range is read of shards from which a slot has gone elsewhere."""
 
 
+@rewrite("_found", "request.known_at == log.completed", "request.known_at <= log.completed")
+class UnchangedForEver(Reads):
+    """A shard that has told what it has found is not looked at again."""
+
+
 PLANTED_IN_STORE = (
+    Planted("unchanged_for_ever", STRICT, core=UnchangedForEver, settings=SEVERAL),
     Planted("told_from_before", "", core=ToldFromBefore, settings=SEVERAL),
     Planted("range_without_its_slots", "", core=RangeWithoutItsSlots, settings=SEVERAL),
     Planted("completion_not_awaited", AGES, core=CompletionNotAwaited, settings=LEADERS),

@@ -79,15 +79,15 @@ class KvStore:
     def transaction(self, keys: Sequence[str], value: str) -> Request:
         compares = ",".join([f'{{"key":"{key}","target":"exists","op":"==","value":true}}' for key in keys])
         puts = ",".join([f'{{"op":"put","key":"{key}","value":"{value}"}}' for key in keys])
-        return self._post(keys[0], f'{{"compare":[{compares}],"success":[{puts}],"failure":[]}}')
+        return self._post(keys[0], f'{{"compare":[{compares}],"success":[{puts}],"failure":[]}}', self._headers())
 
     def scan(self, key: str, limit: int) -> Request:
         prefix, _, _ = key.rpartition("/")
         operation = f'{{"op":"range","prefix":"{prefix}/","after":"{key}","limit":{limit}}}'
-        return self._post(key, f'{{"success":[{operation}]}}')
+        return self._post(key, f'{{"success":[{operation}]}}', f"X-Timeout-Ms: {TIMEOUT_MS}\r\n")
 
-    def _post(self, key: str, body: str) -> Request:
-        headers = f"{self._headers()}Content-Type: application/json\r\n"
+    def _post(self, key: str, body: str, headers: str) -> Request:
+        headers += "Content-Type: application/json\r\n"
         return self.shard_of(key), request_bytes("POST", "/v1/txn", headers, body.encode())
 
     def _headers(self) -> str:
