@@ -68,6 +68,7 @@ class Discipline:
         self._known: dict[ProcessId, tuple[int, int]] = {}
         self._follow(processes)
         self._asked: dict[ProcessId, int] = {}
+        self._again: set[ProcessId] = set()
         self._own = self._compared = 0
         self._agreed: int | None = None
         self._dirty = True
@@ -98,18 +99,24 @@ class Discipline:
         self._decide()
 
     def probe(self, now: int) -> tuple[ProcessId, ...]:
-        """The processes to which to send a ClockProbe with this `now`: every period those that owe no answer."""
-        if now < self._probe_at or not self._peers:
+        """The processes to which to send a ClockProbe with this `now`: every period those that owe no answer, and as
+        long as no time is agreed on those whose answer may be lost."""
+        due = now >= self._probe_at
+        if not due and not self._again:
             return ()
-        self._probe_at = now + self.period_us
-        asked = tuple(p for p in self._peers if p not in self._asked)
+        if due:
+            self._probe_at = now + self.period_us
+        asked = tuple(p for p in self._peers if p not in self._asked and (due or p in self._again))
+        self._again.clear()
         self._asked.update(dict.fromkeys(asked, now))
         return asked
 
     @property
     def wake_at(self) -> int | None:
         """When `probe` has something to do."""
-        return self._probe_at if self._peers else None
+        if not self._peers:
+            return None
+        return 0 if self._again else self._probe_at
 
     def on_reading(self, peer: ProcessId, sent: int, wall: int, now: int) -> bool:
         """A peer's answer to the probe that was sent at `sent`. Returns whether it counts: one that took too long says
@@ -130,8 +137,10 @@ class Discipline:
         return True
 
     def on_peer_reset(self, peer: ProcessId) -> None:
-        """A probe to this peer, or its answer, may be lost."""
-        self._asked.pop(peer, None)
+        """A probe to this peer, or its answer, may be lost: so are those that leave when a life begins, as links begin
+        then, too."""
+        if self._asked.pop(peer, None) is not None and self._agreed is None:
+            self._again.add(peer)
 
     def _decide(self) -> None:
         if self._dirty or abs(self._own - self._compared) > _NOTICED_US:

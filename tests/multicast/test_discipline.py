@@ -148,6 +148,17 @@ def test_a_peer_that_owes_an_answer_is_not_asked_again_until_the_link_lost_its_m
     assert bench.one.probe(bench.now) == (1,)
 
 
+def test_whose_answer_may_be_lost_is_asked_again_at_once_by_who_knows_no_time() -> None:
+    bench = Bench([0, 0, 0])
+    assert bench.one.probe(bench.now) == (1, 2)
+    bench.one.on_peer_reset(1)
+    assert bench.one.wake_at is not None and bench.one.wake_at <= bench.now
+    assert (bench.one.probe(bench.now), bench.one.probe(bench.now)) == ((1,), ())
+    assert bench.one.on_reading(1, bench.now, bench.now, bench.now) and bench.one.correction == 0
+    bench.one.on_peer_reset(2)
+    assert bench.one.probe(bench.now) == ()
+
+
 def test_a_process_that_was_stopped_begins_anew_one_that_was_cut_off_does_not() -> None:
     bench = Bench([0, 0, 0])
     bench.hear(1, 2)
