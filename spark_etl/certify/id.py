@@ -218,7 +218,7 @@ def _in_time(ids: np.ndarray, gts: np.ndarray, status: np.ndarray, in_time: np.n
     lapsed = (status == EXPIRED) & in_time
     if not lapsed.any():
         return
-    dated = (ids[:, 0] >> np.uint64(12) & np.uint64(15)) == 7
+    dated = ((ids[:, 0] >> np.uint64(12) & np.uint64(15)) == 7) & (ids[:, 1] >> np.uint64(62) == 2)
     created = (ids[:, 0] >> np.uint64(16)).astype(np.float64) * 1000
     age = gts[:, 0].astype(np.float64) - created
     kept, lapsed = dated & (status != EXPIRED), dated & lapsed

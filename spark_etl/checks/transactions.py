@@ -277,8 +277,8 @@ def _without_first(transactions: DataFrame, unsure_shards: Sequence[int], slots_
 
 def too_early(transactions: DataFrame) -> DataFrame:
     """Transactions that were called too late at an age at which another one was not: there is one window for all. Ids
-    that do not say when they were made are left out. Name: expired-early."""
-    dated = transactions.where(F.substring(F.hex("id"), 13, 1) == "7")
+    that do not say when they were made are left out, and versions in the place of one. Name: expired-early."""
+    dated = transactions.where(F.hex("id").rlike("^.{12}7.{3}[89AB]"))
     created = F.conv(F.hex(F.substring("id", 1, 6)), 16, 10).cast("double") * 1000
 
     def age(version: str) -> Column:

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore.core.audit import APPLIED, EXPIRED
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
-from multicast.types import ZERO, Timestamp
-from spark_etl.certify import arrays, key
+from multicast.types import ZERO, Timestamp, new_message_id
+from spark_etl.certify import arrays, id, key
 from spark_etl.certify.arrays import (
     NOTHING,
     Suspect,
@@ -305,6 +306,22 @@ def test_pairs_are_known_by_one_number_although_it_may_be_of_several(
         assert index_in(pairs(mine), pairs(others)).tolist() == places
         assert all_differ(pairs(mine)) == (len(set(mine)) == len(mine))
         assert rise(pairs(mine)).tolist() == [a < b for a, b in itertools.pairwise(mine)]
+
+
+@pytest.mark.parametrize(("other", "proved"), [(Timestamp(7 << 12, 0).encode(), True), (new_message_id(0, 0), False)])
+def test_a_version_in_the_place_of_an_id_does_not_say_when_it_was_made(other: bytes, proved: bool):
+    """Whatever its digits are."""
+    late, there = Timestamp(5000_000, 0).encode(), Timestamp(9000_000, 0).encode()
+    versions, ids = (
+        arrays.halves(pa.array(column, pa.binary(16)))
+        for column in ((late, there), (new_message_id(4000_000, 1), other))
+    )
+    try:
+        id._in_time(ids, versions, np.array([EXPIRED, APPLIED]), np.ones(2, bool))
+    except arrays.Suspect:
+        assert not proved
+    else:
+        assert proved
 
 
 @given(st.lists(st.integers(0, 3) | st.just(2**40), max_size=12))

@@ -81,14 +81,16 @@ def test_reads_of_a_shard_with_missing_writes_are_not_judged(spark: Any):
 
 
 def test_what_is_called_too_late_is_older_than_all_that_is_not(spark: Any):
-    """Not so where the id does not say how old it is."""
+    """Not so where the id does not say how old it is, as a version in its place, whatever its digits are."""
     made = 1_700_000_000_000_000
+    unnamed = Timestamp(made & ~0xFFFF | 0x7123, 0).encode()
     rows = [
         (new_message_id(made, 1), None, gts(made + 100)),
         (new_message_id(made + 5000, 2), None, gts(made + 5100)),
         (new_message_id(made, 3), gts(made + 101), None),
         (new_message_id(made, 4), gts(made + 100), None),
         (bytes(16), gts(made), None),
+        (unnamed, None, unnamed),
     ]
     frame = spark.createDataFrame(rows, "id binary, lapsed binary, kept binary")
     (found,) = transactions.too_early(frame).collect()
