@@ -57,7 +57,7 @@ def certify(
         ran = bool(found.succeeded[at.row[op]]) if at.row[op] >= 0 else succeeded[op]
         row = {
             "id": None, "gts": None, "f": None, "file": None, "asked": asked, "told": answer, "value": read, "ran": ran,
-            "truths": nested,
+            "truths": nested, "journaled": not ops.at_position[op],
             "seen": seen.get(op), "wrote": [written[n] for n in wrote.get(op, ())],
         }  # fmt: skip
         outcome = list(replayed(row))

@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kvstore.core.audit import value_text
+from kvstore.api.model import FIRST_KEY
+from kvstore.core.audit import MORE, value_text
 from multicast.types import ZERO
 
 UNKNOWN = object()
+_UNTOLD: Any = object()
 RANGES = ("range", "keys", "count", "delete_range")
+_FIRST = FIRST_KEY.decode()
+"""What is less is the store's own. HTTP asks for ranges of other keys only, whatever its client wrote."""
 
 
 def same(one: Any, other: Any) -> bool:
@@ -80,10 +84,12 @@ def compare(
     seen: Mapping[str, Seen],
     writes: Mapping[str, str | None],
     truths: bytes = b"",
+    journaled: bool = True,
 ) -> list[Mismatch]:
     """What of one transaction is not as it must be. asked, told: JSON of the history, or None. read: integers that the
     history says were read. succeeded: the branch that the journals say ran; truths: of its nested transactions, as
-    `kvstore.api.nesting` has them. seen, writes: by key, from the journals."""
+    `kvstore.api.nesting` has them. seen, writes: by key, from the journals. journaled: `seen` is; if not, it is its
+    client's word, which has no keys that were but counted."""
     found = [] if read is None else list(_integers(read, seen))
     if asked is None:
         return found
@@ -99,16 +105,15 @@ def compare(
             why = f"the journals say that {what} {_name(bool(truth))} branch, but by what it read it is the"
             return [*found, Mismatch("not-as-asked", "", None, f"{why} {_name(holds)} branch")]
     again = Replay(seen)
-    answers = json.loads(told) if told is not None else None
+    answers = json.loads(told) if told is not None else _UNTOLD
     for words, said in _course(question, succeeded, iter(truths), answers):
         if words[0] == "txn":
-            if isinstance(said, bool):
-                why = f"its client was told that a nested transaction ran its {_name(said)} branch, the journals differ"
-                found.append(Mismatch("value-mismatch", "", None, why))
+            if said is not _UNTOLD:
+                found.append(Mismatch("value-mismatch", "", None, said))
             continue
         right = again.run(*words)
-        if answers is not None and not (found and words[0] == "get"):
-            found += _answer(words[0], words[1], said, right)
+        if said is not _UNTOLD and not (found and words[0] == "get"):
+            found += _answer(words[0], words[1], said, right, again, journaled)
     for key in sorted({*again.writes, *writes}):
         made, said = again.writes.get(key, UNCHANGED), writes.get(key, UNCHANGED)
         attached = again.revokes and made == UNCHANGED and said is None
@@ -126,19 +131,29 @@ def _nested(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _course(
-    asked: Mapping[str, Any], holds: bool, truths: Iterator[int], told: Sequence[Any] | None, runs: bool = True
+    asked: Mapping[str, Any], holds: bool, truths: Iterator[int], told: Any, runs: bool = True
 ) -> Iterator[tuple[Sequence[Any], Any]]:
-    """What runs, and what its client was told of it; of a nested transaction only which branch, and that only if it is
-    another one than ran. told: of its branch."""
+    """What runs, and what its client was told of it; of a nested transaction, and of a branch of which it was told
+    something of another number of operations, only a sentence's end, if that is wrong. told: of its branch."""
     for name, chosen in (("success", holds), ("failure", not holds)):
-        for at, words in enumerate(asked.get(name, ())):
-            said = told[at] if told is not None and runs and chosen and at < len(told) else None
+        branch = asked.get(name, ())
+        answers = told if runs and chosen else _UNTOLD
+        if answers is not _UNTOLD and not (isinstance(answers, list) and len(answers) == len(branch)):
+            count = len(answers) if isinstance(answers, list) else 0
+            yield ("txn",), f"its client was told of {count} operations of its {name} branch, which has {len(branch)}"
+            answers = _UNTOLD
+        for at, words in enumerate(branch):
+            said = answers if answers is _UNTOLD else answers[at]
             if words[0] == "txn":
                 inner = bool(next(truths))
-                if isinstance(said, list) and said[0] is not inner:
-                    yield words, said[0]
-                    said = None
-                yield from _course(words[1], inner, truths, said and said[1:], runs and chosen)
+                if said is not _UNTOLD and not (isinstance(said, list) and said and said[0] is inner):
+                    which = _name(said[0]) if isinstance(said, list) and said and isinstance(said[0], bool) else "no"
+                    yield (
+                        words,
+                        f"its client was told that a nested transaction ran its {which} branch, the journals differ",
+                    )
+                    said = _UNTOLD
+                yield from _course(words[1], inner, truths, said if said is _UNTOLD else said[1:], runs and chosen)
             elif runs and chosen:
                 yield words, said
 
@@ -158,20 +173,47 @@ def _integers(read: Mapping[str, int], seen: Mapping[str, Seen]) -> list[Mismatc
     ]
 
 
-def _answer(what: str, key: str, said: Any, right: Any) -> list[Mismatch]:
+def _answer(what: str, key: str, said: Any, right: Any, again: Replay, journaled: bool) -> list[Mismatch]:
     if what in ("count", "delete_range"):
-        return [] if said is None or said >= right else [_told(key, f"{said} of them", f"{right}, or more")]
+        least, most = right
+        if said is None or again.revokes or (type(said) is int and least <= said and (said <= most or not journaled)):
+            return []
+        return [_told(key, f"{said} of them", f"{least}" if journaled else f"{least}, or more")]
     if what in ("range", "keys"):
-        entries = said if isinstance(said, dict) else {}
-        return [
-            _told(k, v, right[k])
-            for k, v in sorted(entries.items())
-            if right.get(k, UNKNOWN) is not UNKNOWN and not same(v, right[k])
-        ]
+        return _range(key, said, right, again)
     if right is UNKNOWN or same(said, right):
         return []
     shown = (one if one is None or isinstance(one, str) else json.dumps(one) for one in (said, right))
     return [_told(key, *shown)]
+
+
+def _range(prefix: str, said: Any, right: Mapping[str, Any], again: Replay) -> list[Mismatch]:
+    """Every key as it was, none that was not read, in order, and none left out before the last one."""
+    if not isinstance(said, dict):
+        return [_told(prefix, json.dumps(said), "a range")]
+    told = {key: value for key, value in said.items() if key != MORE}
+    found = [
+        _told(k, v, right.get(k))
+        for k, v in sorted(told.items())
+        if right.get(k) is not UNKNOWN and not same(v, right.get(k))
+    ]
+    keys = [*told]
+    if keys != sorted(keys, reverse=keys[:1] > keys[-1:]):
+        why = f"its client was told of {len(keys)} keys of a range in no order, first of {keys[0]}"
+        found.append(Mismatch("value-mismatch", keys[0], None, why))
+    there = {k for k, value in right.items() if value is not None and k >= _FIRST}
+    missing = set() if again.revokes else there - {*keys}
+    missing = _before_the_end(keys, missing) if MORE in said else missing
+    return found + [_told(k, None, right[k] if isinstance(right[k], str) else "there") for k in sorted(missing)]
+
+
+def _before_the_end(told: Sequence[str], keys: set[str]) -> set[str]:
+    """Those of the keys that come before the last one told. Who was told of a single one, was of the first or the last
+    one that is there."""
+    if len(told) > 1:
+        return {key for key in keys if (key < told[-1]) == (told[0] < told[-1])}
+    before = {key for key in keys if [key] < [*told]}
+    return before if len(before) < len(keys) else set()
 
 
 class Replay:
@@ -185,11 +227,11 @@ class Replay:
 
     def run(self, what: str, key: str, operand: Any = None, *further: str) -> Any:
         """What the client must be told of this operation; of a range: key -> value or version, for all keys that are
-        known; of a count: at least how many."""
+        known; of a count: at least and, if all that was read is known, at most how many."""
         if what in RANGES:
             return self._range(what, key, *(operand or "", *further))
         seen = self.seen.get(key)
-        now = self.writes.get(key, UNKNOWN if seen is None else seen.value)
+        now = self.writes.get(key, UNKNOWN if seen is None or self.revokes else seen.value)
         if what == "get":
             return now
         if what == "delete":
@@ -201,7 +243,7 @@ class Replay:
                 self.writes.setdefault(lease, UNKNOWN)
             return None
         if what == "revoke":
-            self.writes[key] = None
+            self.writes = {k: UNKNOWN for k in self.writes} | {key: None}
             self.revokes = True
             return None
         if what in ("add", "min", "max"):
@@ -217,8 +259,8 @@ class Replay:
         if what == "keys":
             return {k: UNKNOWN if k in self.writes else self.seen[k].version for k in there}
         if what == "delete_range":
-            self.writes |= dict.fromkeys(there)
-        return len(there)
+            self.writes |= {k: None if k >= _FIRST else UNKNOWN for k in there}
+        return sum(k >= _FIRST for k in there), len(there)
 
     def _count(self, what: str, key: str, now: Any, operand: int) -> Any:
         if now is UNKNOWN or (now is not None and now[0] == "#"):

@@ -31,7 +31,8 @@ def compare(
 
     whole: `relations.applied_everywhere`; of other transactions only a part is known, and they are left out.
     """
-    ran = transactions.where(whole).select("id", "gts", _branch(), "truths")
+    journaled = F.col("message").isNotNull().alias("journaled")
+    ran = transactions.where(whole).select("id", "gts", _branch(), "truths", journaled)
     asked = _asked(operations).select("id", "f", "file", "asked", "told", "value").join(ran, "id")
     wrote = writes.groupBy("id").agg(F.collect_list(F.struct("key", "value", "digested", "deleted")).alias("wrote"))
     return _with_seen(asked, reads, writes).join(wrote, "id", "left").mapInArrow(_batches, _COMPARED)
@@ -44,7 +45,7 @@ def compare_promised(promised: DataFrame, writes: DataFrame) -> DataFrame:
     reads = reads.select("id", F.col("name").cast("binary").alias("key"), "version")
     asked = _asked(promised).select(
         "id", "f", "file", "asked", "told", "value", F.nullif("seen", absent()).alias("gts"),
-        _branch(), F.lit(None).cast("binary").alias("truths"),
+        _branch(), F.lit(None).cast("binary").alias("truths"), F.lit(False).alias("journaled"),
     )  # fmt: skip
     nothing = F.array().cast("array<struct<key:binary,value:binary,digested:boolean,deleted:boolean>>")
     return _with_seen(asked, reads, writes).withColumn("wrote", nothing).mapInArrow(_batches, _COMPARED)
@@ -89,7 +90,9 @@ def replayed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     read = None if row["value"] is None else dict(row["value"])
     truths = bytes(row["truths"] or b"")
     try:
-        found = replay.compare(row["asked"], row["told"], read, bool(row["ran"]), seen, writes, truths)
+        found = replay.compare(
+            row["asked"], row["told"], read, bool(row["ran"]), seen, writes, truths, row["journaled"]
+        )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return  # nothing that a client of ours writes: not compared
     base = {"id": row["id"], "gts": row["gts"], "f": row["f"], "file": row["file"]}

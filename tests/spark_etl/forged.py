@@ -488,10 +488,17 @@ def another_key(events: Events) -> None:
     event["asked"]["success"][0][1] = "key/none"
 
 
+def fewer_answers(events: Events) -> None:
+    """A read of all accounts without the last one."""
+    event = next(event for event in reversed(events) if event["f"] == "read_all" and event.get("told"))
+    event["told"].pop()
+
+
 TOLD: dict[str, tuple[Callable[[Events], None], str]] = {
     "two balances exchanged": (exchanged, "unwritten-value value-mismatch"),
     "two balances exchanged in an old history": (exchanged_of_old, "unwritten-value value-mismatch"),
     "a value that nobody wrote": (unwritten, "unwritten-value"),
+    "fewer answers": (fewer_answers, "value-mismatch"),
     "another amount": (another_amount, "not-as-asked value-mismatch"),
     "another condition": (another_condition, "not-as-asked"),
     "another key": (another_key, "not-as-asked"),

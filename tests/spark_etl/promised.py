@@ -94,6 +94,30 @@ def _a_gap_in_a_range_that_ended_early() -> Run:
     return run
 
 
+@wrong("value-mismatch")
+def _a_range_with_a_key_that_lies_outside() -> Run:
+    run = written()
+    told = {"a1": "=2", "a2": "=1", "b1": "=2"}
+    run.look(at(run, a1=2, a2=1, b1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "a"], told))
+    return run
+
+
+@wrong("value-mismatch")
+def _a_range_in_no_order() -> Run:
+    run = written()
+    told = {"a2": "=1", "a1": "=2", "b1": "=2"}
+    run.look(at(run, a1=2, a2=1, b1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "", "", "b2"], told))
+    return run
+
+
+@wrong("value-mismatch")
+def _a_range_and_another_answer() -> Run:
+    run = written()
+    run.look(at(run, a1=2, a2=1), (1100, 1110), places={0: 3, 1: 3}, scan=(["count", "a"], 2))
+    run.events[-1]["told"].append(2)
+    return run
+
+
 @wrong("otherwise-counted")
 def _a_count_that_misses_what_was_written_later() -> Run:
     run = written()

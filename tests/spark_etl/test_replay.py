@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from kvstore.api.model import (
     Range,
     Transaction,
     Txn,
+    lease_key,
 )
 from kvstore.api.nesting import in_their_places
 from kvstore.core import audit
@@ -36,6 +38,7 @@ LONG = b"long" * 100
 MIDDLE = b"middle" * 10
 """Whole in a history, a digest in a journal."""
 KEYS = (b"a", b"b", b"n")
+LEASE = lease_key(bytes(16)).decode()
 
 
 class Store:
@@ -154,6 +157,119 @@ def test_what_it_does_not_do_is_wrong():
                 continue
             found[what] += any(replay.compare(**one))
     assert min(found.values()) > 100, found
+
+
+def _fewer(told: list[Any]) -> Iterator[list[Any]]:
+    if told:
+        yield told[:-1]
+
+
+def _one_more(told: list[Any]) -> Iterator[list[Any]]:
+    yield [*told, None]
+
+
+def _of_a_range(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Callable[[list[Any]], Iterator[Any]]:
+    def changed(told: list[Any]) -> Iterator[list[Any]]:
+        for at, value in enumerate(told):
+            if isinstance(value, dict) and (other := change(value)) is not None:
+                yield [*told[:at], other, *told[at + 1 :]]
+
+    return changed
+
+
+def _without_a_key(told: dict[str, Any]) -> dict[str, Any] | None:
+    return dict([*told.items()][1:]) if told else None
+
+
+def _the_other_way_round(told: dict[str, Any]) -> dict[str, Any] | None:
+    first, *rest = told.items() if len(told) > 2 else [()]
+    return dict([*rest, first]) if first else None
+
+
+WRONG: dict[str, Callable[[list[Any]], Iterator[list[Any]]]] = {
+    "fewer answers": _fewer,
+    "one answer more": _one_more,
+    "a key left out of a range": _of_a_range(_without_a_key),
+    "a key that was not read": _of_a_range(lambda told: {**told, "z": "=1"}),
+    "keys in no order": _of_a_range(_the_other_way_round),
+    "no range at all": _of_a_range(lambda told: []),  # type: ignore[arg-type,return-value]
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_nothing_but_what_was_asked_for_is_told(name: str):
+    """Also where a transaction is nested in another one."""
+    found = 0
+    for seed in range(400):
+        one = executed(seed)
+        for told in _changed(json.loads(one["told"]), WRONG[name]):
+            assert replay.compare(**{**one, "told": json.dumps(told)}), (seed, told)
+            found += 1
+    assert found > 20, found
+
+
+def _changed(told: list[Any], change: Callable[[list[Any]], Iterator[list[Any]]]) -> Iterator[list[Any]]:
+    yield from change(told)
+    for at, value in enumerate(told):
+        if isinstance(value, list):
+            yield from ([*told[:at], [value[0], *inner], *told[at + 1 :]] for inner in _changed(value[1:], change))
+
+
+@pytest.mark.parametrize(
+    ("told", "right"),
+    [
+        ({"b": "=2", "": ""}, True),
+        ({"b": "=2", "d": "=4", "": ""}, False),
+        ({"d": "=4", "b": "=2", "": ""}, False),
+        ({"b": "=2", "c": "=3", "": ""}, True),
+        ({"d": "=4", "c": "=3", "": ""}, True),
+        ({"c": "=3", "": ""}, False),
+        ({"b": "=2", "c": "=3", "d": "=4"}, True),
+        ({"b": "=2", "c": "=3"}, False),
+        ({}, False),
+        ({"": ""}, True),
+    ],
+)
+@pytest.mark.parametrize("journaled", [True, False])
+def test_of_a_range_that_ended_early_what_lies_before_its_last_key_is_told(
+    told: dict[str, str], right: bool, journaled: bool
+):
+    seen = {key: replay.Seen(value, "1-1") for key, value in {"a": "=1", "b": "=2", "c": "=3", "d": "=4"}.items()}
+    asked = {"success": [["range", "", "b"]]}
+    found = replay.compare(json.dumps(asked), json.dumps([told]), None, True, seen, {}, journaled=journaled)
+    assert (found == []) == right, found
+
+
+@pytest.mark.parametrize(("what", "journaled", "right"), [
+    ("count", True, {3}), ("delete_range", True, {3}), ("count", False, {3, 4}),
+])  # fmt: skip
+def test_as_many_keys_are_counted_as_were_read(what: str, journaled: bool, right: set[int]):
+    """Of what no journal has those that were counted are not known."""
+    seen = {key: replay.Seen(f"={key}", "1-1") for key in "abcd"} | {"c1": replay.Seen(None, str(ZERO))}
+    writes = dict.fromkeys("bcd") if what == "delete_range" else {}
+    asked = json.dumps({"success": [[what, "", "b"]]})
+    told = (2, 3, 4, "3", True)
+    found = [replay.compare(asked, f"[{json.dumps(n)}]", None, True, seen, writes, journaled=journaled) for n in told]
+    assert {n for n, wrong in zip(told, found, strict=True) if not wrong} == right
+
+
+def test_what_is_the_stores_own_is_in_no_range_of_a_client():
+    """A simulated one, which is not asked over HTTP, finds it."""
+    seen = {LEASE: replay.Seen("=row", "1-1"), "a": replay.Seen("=1", "1-1")}
+    asked = {"success": [["put", "b", "=2", LEASE], ["count", ""], ["keys", ""], ["delete_range", ""]]}
+    writes, keys = {"a": None, "b": None}, {"a": "1-1", "b": "9-1"}
+    for told in ([None, 2, keys, 2], [None, 3, {LEASE: "9-1", **keys}, 3]):
+        assert replay.compare(json.dumps(asked), json.dumps(told), None, True, seen, writes) == []
+
+
+def test_of_what_a_revoked_lease_took_with_it_nothing_is_said():
+    """No journal tells what was attached to it. Its row is in no range, nor that of one that a put names."""
+    seen = {LEASE: replay.Seen("=row", "1-1"), "a": replay.Seen("=1", "1-1")}
+    asked = {"success": [["count", ""], ["put", "b", "=2", LEASE], ["range", ""], ["revoke", LEASE],
+                         ["get", "a"], ["range", ""], ["count", ""]]}  # fmt: skip
+    told = [1, None, {"a": "=1", "b": "=2"}, None, None, {}, 0]
+    writes = {"a": None, "b": None, LEASE: None}
+    assert replay.compare(json.dumps(asked), json.dumps(told), None, True, seen, writes) == []
 
 
 @pytest.mark.parametrize(("value", "text"), [(b"5", "=5"), (b"", "="), (b"\xff", "#"), (b"x" * 257, "#")])
