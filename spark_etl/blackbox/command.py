@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -46,15 +47,20 @@ class Request(msgspec.Struct, kw_only=True):
 
     @property
     def files(self) -> dict[str, Path]:
-        """History -> its file. BadHistory if there is none."""
+        """History -> its file. Of a directory also what cannot be read: a link to nowhere, a directory of which nobody
+        knows what it holds. BadHistory if there is none."""
         if self.path.is_file():
             return {self.path.name: self.path}
         if not self.path.is_dir():
             raise BadHistory(f"{self.path}: there is no such file or directory")
-        found = {p.relative_to(self.path).as_posix(): p for p in sorted(self.path.rglob("*.jsonl")) if p.is_file()}
+        found: list[Path] = []
+        closed: list[OSError] = []
+        for directory, _, names in os.walk(self.path, onerror=closed.append):
+            found += [Path(directory, name) for name in names if name.endswith(".jsonl")]
+        found += [Path(error.filename) for error in closed]
         if not found:
             raise BadHistory(f"{self.path}: it holds no history (*.jsonl)")
-        return found
+        return {path.relative_to(self.path).as_posix(): path for path in sorted(found)}
 
     def check(self) -> None:
         """BadHistory if it cannot be fulfilled."""
@@ -76,10 +82,11 @@ def _expectations(files: dict[str, Path], orders: Path | None) -> dict[str, tupl
     found = {}
     for name, path in files.items():
         beside = verdict_file(path)
-        expected = read_expected(beside) if beside.is_file() else Expected()
+        compared = os.path.lexists(beside)
+        expected = read_expected(beside) if compared else Expected()
         if orders is not None:
             expected.version_order = _orders(orders)
-        found[name] = (expected, beside.is_file())
+        found[name] = (expected, compared)
     return found
 
 

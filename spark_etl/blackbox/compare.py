@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from spark_etl.blackbox.history import BadHistory, Transaction, as_value
+from spark_etl.blackbox.history import BadHistory, Transaction, as_value, check_file
 from spark_etl.blackbox.judge import LINEARIZABLE, STRICT, Judgement
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
 
@@ -80,6 +80,7 @@ class Comparison(msgspec.Struct):
 def read_expected(path: Path) -> Expected:
     """BadHistory names the file."""
     try:
+        check_file(path)
         return msgspec.json.decode(path.read_bytes(), type=Expected)
     except (msgspec.DecodeError, RecursionError, OSError) as error:
         raise BadHistory(f"{path}: not a verdict file: {error}") from None

@@ -11,6 +11,8 @@ compare-and-set: the register did not hold that value). A key holds lists in all
 from __future__ import annotations
 
 import codecs
+import errno
+import stat
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
@@ -25,6 +27,15 @@ KINDS = ("r", "w", "append", "neq")
 
 class BadHistory(ValueError):
     """One sentence: which line, which field, and what is wrong."""
+
+
+def check_file(path: Path) -> None:
+    """OSError if it is no file: reading a pipe might never end, and a directory says by itself why it cannot be read.
+    """
+    if path.is_dir():
+        list(path.iterdir())
+    elif not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
 
 
 class Truth(Enum):

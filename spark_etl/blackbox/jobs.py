@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from spark_etl.blackbox.compare import Comparison, Expected, compare, public_name
-from spark_etl.blackbox.history import LINE_BYTES_MAX, BadHistory, parse
+from spark_etl.blackbox.history import LINE_BYTES_MAX, BadHistory, check_file, parse
 from spark_etl.blackbox.judge import Judgement, judge, strictly_serializable
 from spark_etl.blackbox.linearize import CONFIGURATIONS_MAX
 from spark_etl.blackbox.lists import certified
@@ -78,6 +78,7 @@ def judge_files(files: DataFrame, contexts: Mapping[str, Context]) -> DataFrame:
 def judge_file(path: Path, context: Context) -> dict[str, Any]:
     """As `judge_lines`. What cannot be read is an error of this file alone."""
     try:
+        check_file(path)
         return judge_lines(_Lines(path), context)
     except OSError as error:
         return _row(f"it cannot be read: {error.strerror or error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -140,6 +141,30 @@ def test_a_directory_without_verdicts_is_as_bad_as_its_worst(run: Run, tmp_path:
     assert "a/good one é.jsonl: strongest strict serializable" in output
     write(tmp_path / "bad.jsonl", *(HISTORIES / "G0.jsonl").read_text().splitlines())
     assert run(tmp_path)[0] == 1
+
+
+def test_nothing_is_passed_over(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A link to nowhere, what is no file, a directory that cannot be looked into."""
+    write(tmp_path / "good.jsonl", line(0, ["w", "x", 1]))
+    (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "locked").mkdir()
+    scan = os.scandir
+
+    def denied(path: Any) -> Any:
+        if str(path).endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    code, output = run(tmp_path, "--quiet")
+    assert code == 2 and "unreadable 3" in output and "good.jsonl: strongest" in output
+    for text in ("gone.jsonl: not readable: it cannot be read: No such file", "pipe.jsonl: not readable: it cannot be",
+                 "locked: not readable: it cannot be read: "):  # fmt: skip
+        assert text in output
+    (tmp_path / "good.verdict.json").symlink_to(tmp_path / "nowhere")
+    code, output = run(tmp_path)
+    assert code == 2 and "good.verdict.json: not a verdict file" in output
 
 
 def test_a_verdict_that_disagrees_is_counted(run: Run, tmp_path: Path):
