@@ -13,9 +13,24 @@ from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
 from multicast.simulation.endings import LIVENESS_LIMIT_US
 from multicast.simulation.growing import Growth
+from multicast.simulation.leftovers import held
 from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
 
 _PROBES = [b"probe/%d" % number for number in range(64)]
+_GOES: dict[str, tuple[str, ...]] = {
+    "Bundler": ("_flights", "_ready"),
+    "Changes": ("_waiting",),
+    "Clients": ("_outgoing",),
+    "Collects": ("_collects", "_unread"),
+    "Positions": ("_barrier", "_new", "_open", "_questions", "_unknown"),
+    "Reads": ("_open", "_readable", "_refused"),
+    "Replica": ("_held",),
+    "Requests": ("_due",),
+    "Signals": ("_doubtful", "_early", "_outgoing"),
+    "Versions": ("_asked", "_waiting"),
+    "Watches": ("_clients", "_dues", "_rounds"),
+}
+"""Of a replica: see `leftovers.GOES`."""
 
 
 class Judge:
@@ -69,7 +84,7 @@ class Judge:
         """See `multicast.simulation.endings.Judged`."""
         replica = self._cluster.replicas[pid]
         log, clients = replica.log, replica.clients
-        return {
+        return held(replica, _GOES) | {
             "log": len(log), "by_id": len(log.by_id), "items": len(log.items), "requests": len(clients.requests),
             "blocked": len(log._blocked) + len(log._last_of_shards) + len(log._last_writer),
             "reads": len(replica.reads) + len(replica.collects) + len(replica.versions),

@@ -48,6 +48,7 @@ Checks
     remembered    is what was delivered remembered as long as somebody may ask for it?
     owed          is a protocol told what its host owes it?
     leftovers     what a process keeps when everything is over
+    quiet         what it says then
 
 Other ways to look
     model         a small run as states and actions

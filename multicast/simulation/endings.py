@@ -19,6 +19,7 @@
    dead, or copies come late.)
 
 6. *Nobody stands still*: see `stalls`, for bare protocols.
+7. *Quiet*: see `quiet`.
 
 Whatever is owed is decided by who watches the run (`Judged`); the invariants are checked all the while.
 """
@@ -34,10 +35,11 @@ import msgspec
 from multicast.disk import HANGS_US
 from multicast.protocol import Options, Specification
 from multicast.records import Delivered
+from multicast.simulation import quiet
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
-from multicast.simulation.leftovers import kept
+from multicast.simulation.leftovers import keep
 from multicast.simulation.observe import Observer
 from multicast.simulation.stalls import LINK_US, Stalls
 from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Topology, quorum_of
@@ -227,6 +229,8 @@ class Endings:
             self._judge_left()
         if injector is not None and not dead and not world.violations:
             self._judge_stalls()
+        if not dead and not world.violations and not self._judged.expects_copies():
+            quiet.judge(world, self._options, max(self._timeout_us, 1_000))
 
     # -- a minority dead for good -------------------------------------------------------------------------------------
 
@@ -434,21 +438,10 @@ class Endings:
 
     def _judge_left(self) -> None:
         world, period_us = self._world, max(self._timeout_us, 1_000)
-        world.run_while(lambda: bool(self._left()), _LEFT_PERIODS * period_us, period_us // 4)
-        for pid, left in self._left().items():
+        world.run_while(lambda: bool(keep(world, self._judged.left)), _LEFT_PERIODS * period_us, period_us // 4)
+        for pid, left in keep(world, self._judged.left).items():
             role = world.nodes[pid].protocol.role()
             world.report("left", f"process {pid} ({role}) keeps {left}, when everything has long been done")
-
-    def _left(self) -> dict[ProcessId, dict[str, int]]:
-        """What each process keeps that it should not; whoever is removed does nothing more, and may."""
-        found: dict[ProcessId, dict[str, int]] = {}
-        for pid, node in self._world.nodes.items():
-            if not self._world.belongs(pid):
-                continue
-            left = kept(node.protocol) | {name: n for name, n in self._judged.left(pid).items() if n}
-            if left:
-                found[pid] = left
-        return found
 
     # -- nobody stands still ------------------------------------------------------------------------------------------
 

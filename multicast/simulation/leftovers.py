@@ -1,15 +1,74 @@
 """What a process keeps though everything has long been done: what nobody may need any more, and what it still asks for.
 
-A leak does no harm in a short run. Like in `invariants`, variables of protocols are known by name only.
+A leak does no harm in a short run. So what has no reason to hold anything by then is looked at wherever it is in a
+process: `GOES`, by classes and names of their variables (like in `invariants`, known by name only). What stays for a
+reason is not in there: memory of ids, watermarks, who leads, and heaps from which things are taken late.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
 from multicast.protocol import MulticastProtocol
+from multicast.types import ProcessId
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import World
 
 _LEFT = ("pending", "submitted", "entries", "outgoing", "unsettled")
 """Of `MulticastProtocol.describe`: what a process keeps only as long as somebody may need it."""
 _ASKS = ("_retries", "_payloads")
+_CONTAINERS = (dict, list, set, deque)
+_WITHIN = ("multicast.", "kvstore.core.")
+
+GOES: dict[str, tuple[str, ...]] = {
+    "Assembly": ("_lists",),
+    "Casts": ("_ids", "_queue"),
+    "CausalView": ("_waiting",),
+    "Channel": ("unsaved",),
+    "Coordinator": ("gathering", "handed"),
+    "DeliveredLog": ("_not_durable", "_overdue", "_unsettled"),
+    "EarlyDeliveries": ("_delivered", "_heap", "_pending"),
+    "Election": ("_asked", "_votes"),
+    "FastCast": ("softs",),
+    "GroupClocks": ("_future",),
+    "GroupLog": ("_locals", "_uncovered", "entries"),
+    "Instances": ("_chosen", "_taken"),
+    "LeaderReads": ("_rounds", "_waiting"),
+    "LeadersWord": ("_heard", "_said"),
+    "Leadership": ("_held",),
+    "Paxos": ("_accepting", "_queue", "proposals"),
+    "Payloads": ("_holders",),
+    "PendingQueue": ("_committed", "_proposed"),
+    "PrimCast": ("_acks", "_proposable", "_replies", "entries"),
+    "QuasiGenuine": ("_ahead_wants", "_held"),
+    "Reign": ("_positions", "held", "in_flight"),
+    "ReplicatedSkeen": ("stamps",),
+    "Retries": ("_asked", "_since", "_times", "_waiting"),
+    "Sequence": ("_expected", "_places"),
+    "Sequencer": ("_unplaced",),
+    "Skeen": ("_above", "_entries"),
+    "StateTransfer": ("_waiting",),
+    "Stream": ("_outgoing",),
+    "Submissions": ("_fresh", "_messages"),
+    "Toto": ("_early", "_mine", "_queue", "_target"),
+    "WaitingMessages": ("_copies", "_heap", "items"),
+    "WhiteBox": ("_acks", "_early", "entries"),
+}  # fmt: skip
+
+
+def keep(world: World, left: Callable[[ProcessId], dict[str, int]]) -> dict[ProcessId, dict[str, int]]:
+    """What each process keeps that it should not. left(pid): of what runs on the protocols. Whoever is removed does
+    nothing more, and may."""
+    found: dict[ProcessId, dict[str, int]] = {}
+    for pid, node in world.nodes.items():
+        if world.belongs(pid):
+            much = kept(node.protocol) | {name: n for name, n in left(pid).items() if n}
+            if much:
+                found[pid] = much
+    return found
 
 
 def kept(protocol: MulticastProtocol) -> dict[str, int]:
@@ -17,4 +76,51 @@ def kept(protocol: MulticastProtocol) -> dict[str, int]:
     told, parts = protocol.describe(), vars(protocol)
     found = {name: told.get(name, 0) for name in _LEFT}
     found["questions"] = sum(len(getattr(parts[name], "_retries", parts[name])) for name in _ASKS if name in parts)
-    return {name: number for name, number in found.items() if number}
+    return {name: number for name, number in found.items() if number} or held(protocol, GOES)
+
+
+def held(root: Any, goes: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """What is not empty, not None and not 0 of these variables, of this object and of all that it consists of: class
+    and name -> how much."""
+    found: dict[str, int] = {}
+    seen, todo = {id(root)}, [root]
+    while todo:
+        one = todo.pop()
+        names = {name for kind in type(one).__mro__ for name in goes.get(kind.__name__, ())}
+        for name, value in _variables(one):
+            many = _size(value) if name in names else 0
+            if many:
+                found[f"{type(one).__name__}.{name}"] = many
+            for part in _parts(value):
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    todo.append(part)
+    return found
+
+
+def _size(value: Any) -> int:
+    """How many things are in it; of containers in it, what is in these. Of no container: whether there is anything."""
+    if not isinstance(value, _CONTAINERS):
+        return int(bool(value))
+    inner = list(value.values() if isinstance(value, dict) else value)
+    if inner and all(isinstance(one, _CONTAINERS) for one in inner):
+        return sum(map(len, inner))
+    return len(inner)
+
+
+def _variables(one: Any) -> Iterator[tuple[str, Any]]:
+    for kind in type(one).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(one, name):
+                yield name, getattr(one, name)
+    yield from getattr(one, "__dict__", {}).items()
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """The objects that this is, or has in it, if it is a container."""
+    if isinstance(value, _CONTAINERS):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _parts(inner)
+    elif type(value).__module__.startswith(_WITHIN) and not isinstance(value, type):
+        yield value
