@@ -68,12 +68,27 @@ def check_values(case: Case, skip: str) -> None:
             rows = compared.where(F.col("name") == "").count()
             answered = case.operations.where(F.col("type") == "ok").count()
             answered += case.promised.count() if case.has_promised else 0
-        wrong = partial(values.wrong, compared, case.writes)
+        wrong = partial(_other_values, case, compared)
     skip = skip or ("" if rows else _NO_VALUES)
     prop = case.check(VALUES, wrong, 0 if skip else rows, blind=bool(case.unsure_shards), skip=skip)
     if prop.verdict == VALID:
         left = f", {answered - rows:,} not" if answered > rows else ""
         prop.note = f"{rows:,} operations were compared{left}"
+
+
+def _other_values(case: Case, compared: DataFrame) -> DataFrame:
+    """Ranges are looked at in whole runs only: beside a suspect they are proved."""
+    found = values.wrong(compared, case.writes)
+    if case.slots_moved or case.proof.near:
+        return found
+    reads = promises.of_ordered(case.operations, case.placed.where(case.whole()))
+    return found.unionByName(_incomplete(case, *reads))
+
+
+def _incomplete(case: Case, reads: DataFrame, looks: DataFrame) -> DataFrame:
+    return promises.incomplete(
+        reads, looks, case.tables["writes"], case.writes, case.unsure_shards, case.open_ends(), case.base is not None
+    )
 
 
 def check_promises(case: Case, skip: str) -> int:
@@ -93,13 +108,11 @@ def check_promises(case: Case, skip: str) -> int:
     visits = positions.visits(case.at_positions, case.steps, case.judged)
 
     def wrong() -> DataFrame:
-        doubts = case.unsure_shards, open_ends
-        found = promises.check(case.promised, looks, told, torn, visits, case.steps, *doubts)
+        found = promises.check(case.promised, looks, told, torn, visits, case.steps, case.unsure_shards, open_ends)
         if case.slots_moved:
             return found
-        return found.unionByName(
-            promises.incomplete(case.promised, looks, case.tables["writes"], case.writes, *doubts)
-        )
+        at = F.when(F.size("places") == 0, F.col("seen"))
+        return found.unionByName(_incomplete(case, case.promised.withColumn("seen", at), looks))
 
     prop = case.check(
         PROMISES, wrong,

@@ -9,7 +9,7 @@
 | reads return what the order says | key | a read of another version; a key in two shards |
 | clients saw what the journals say | client, seen | an answer that is not in every journal of its shards, or not so |
 | unknown outcomes resolved | client | - |
-| values as asked and as written | value | anything else comes out |
+| values as asked and as written | value, promise | anything else comes out; a range with another number of keys |
 | leader reads | time, key | a position that nobody has, or behind a known one |
 | reads as promised | promise, key | a place that nobody has; another version than stood there, an older one |
 | | | than promised; several shards' that never stood at one version |

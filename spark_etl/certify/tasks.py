@@ -283,13 +283,26 @@ def judge_values(run: Run) -> Proof:
         return proof
     at = client.placed(ops, found)
     _judge_told(run, proof, agreed, ops, at)
+    written = [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in agreed.logs]
+    _judge_ranges(proof, agreed, ops, at, written)
     promised = _operations(run, Proof(), history, promised=True)
     if promised is not None and len(promised.end):
         proof.promises = dict(promise.counted(promised))
-        written = [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in agreed.logs]
         proof.attempt([PROMISES], promise.certify, promised, ops, at, found, agreed.logs, written)
         _judge_promised_values(run, proof, agreed, promised)
     return proof
+
+
+def _judge_ranges(
+    proof: Proof, agreed: _Agreed, ops: client.Operations, at: client.Placed, written: Sequence[pa.Table]
+) -> None:
+    """Keys that ranges left out. They are not looked at in part either."""
+    assert agreed.transactions is not None
+    doubt = Proof()
+    doubt.attempt([VALUES], promise.certify_ranges, ops, at, agreed.transactions, agreed.logs, written)
+    if not doubt.holds(VALUES):
+        proof.refute(VALUES, doubt.why[VALUES])
+        proof.values = []
 
 
 def _judge_promised_values(run: Run, proof: Proof, agreed: _Agreed, promised: client.Operations) -> None:

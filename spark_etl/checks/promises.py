@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kvstore.api.model import FIRST_KEY
 from spark_etl.checks.ranges import scanned
 from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
 from spark_etl.frames.edges import RW, WR
@@ -117,32 +118,47 @@ _ARROW = pa.schema([
 ])  # fmt: skip
 
 
+def of_ordered(operations: DataFrame, placed: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Answered operations that stand in journals, or saw one shard at a position, as `incomplete` takes reads, and
+    their looks. placed: transactions, of which everything is known, and reads at positions."""
+    ok = operations.where((F.col("type") == "ok") & F.col("asked").isNotNull() & F.col("told").isNotNull())
+    at = F.substring("gts", 1, 16).alias("at")
+    reads = ok.select("file", "id", "f", "asked", "told", F.lit(None).cast("binary").alias("seen"))
+    looks = placed.select("id", F.explode("destinations").alias("shard"), at)
+    return reads.join(placed.select("id"), "id", "left_semi"), ok.select("file", "id").join(looks, "id")
+
+
 def incomplete(
-    promised: DataFrame, looks: DataFrame, journal_writes: DataFrame, writes: DataFrame, unsure: Sequence[int],
-    open_ends: Mapping[int, bytes],
+    reads: DataFrame, looks: DataFrame, journal_writes: DataFrame, writes: DataFrame, unsure: Sequence[int],
+    open_ends: Mapping[int, bytes], based: bool,
 ) -> DataFrame:  # fmt: skip
     """Ranges in which a key stood that they did not show, or another number of keys. Of a run in which no key has gone
-    to another shard. Names: key-left-out, otherwise-counted. Arguments: as of `told` and `otherwise_there`."""
-    ranges = promised.select("file", "id", "f", "asked", "told").mapInArrow(_scans, _SCANNED)
+    to another shard. Names: key-left-out, otherwise-counted. reads: file, id, f, asked, told, seen: at which version of
+    all shards; null: at their looks. based: what was written first is not known of all keys. Other arguments: as of
+    `told` and `otherwise_there`."""
+    ranges = reads.select("file", "id", "f", "asked", "told").mapInArrow(_scans, _SCANNED)
     owner = journal_writes.groupBy("key").agg(F.min("shard").alias("shard"))
     dies = F.lead("gts").over(Window.partitionBy("key").orderBy("gts"))
     lives = writes.select("key", "gts", "deleted", dies.alias("dies")).where(~F.col("deleted")).join(owner, "key")
-    within = (F.col("key") >= F.col("first")) & ((F.length("end") == 0) | (F.col("key") < F.col("end")))
+    first, own = F.lit(FIRST_KEY), F.col("key") < F.lit(FIRST_KEY)  # nobody asks for the store's own over HTTP
+    within = (F.col("key") >= F.col("first")) | (own & (F.col("first") == first))
+    within = within & ((F.length("end") == 0) | (F.col("key") < F.col("end")))
     stood = lives.join(F.broadcast(ranges), within)
     stood = stood.join(looks.select("file", "id", "shard", "at"), ["file", "id", "shard"], "left")
-    seen = promised.select("file", "id", F.when(F.size("places") == 0, F.col("seen")).alias("seen"))
+    seen = reads.select("file", "id", "seen")
     stood = stood.join(seen, ["file", "id"]).withColumn("at", F.coalesce("seen", "at"))
     stood = stood.where((F.col("gts") <= F.col("at")) & (F.col("dies").isNull() | (F.col("dies") > F.col("at"))))
     doubtful = F.col("shard").isin(list(unsure)) | F.col("at").isNull()
     for shard, end in open_ends.items():
         doubtful = doubtful | ((F.col("shard") == shard) & (F.col("at") > F.lit(end)))
-    left_out = stood.where(F.col("keys").isNotNull() & ~doubtful)
+    left_out = stood.where(F.col("keys").isNotNull() & ~own & ~doubtful)
     left_out = left_out.where(~F.array_contains("keys", F.col("key").cast("string")))
     counted = ["file", "id", "f", "first", "end", "number"]
     numbers = ranges.where(F.col("keys").isNull()).select(*counted).distinct()
-    there = stood.groupBy(*counted).agg(F.count("*").alias("there"))
-    other = numbers.join(there, counted, "left").withColumn("there", F.coalesce("there", F.lit(0)))
-    other = other.where(F.col("there") != F.col("number"))
+    there = stood.groupBy(*counted).agg(F.count(F.when(~own, 1)).alias("there"), F.count("*").alias("most"))
+    other = numbers.join(there, counted, "left").na.fill(0, ["there", "most"])
+    more = (F.col("number") > F.col("most")) & F.lit(not based)
+    other = other.where((F.col("there") > F.col("number")) | more)
     other = other.join(looks.where(doubtful).select("file", "id"), ["file", "id"], "left_anti")
     if unsure or open_ends:
         other = other.join(seen.where("seen IS NULL"), ["file", "id"], "left_semi")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from kvstore.core.audit import MORE, range_bounds
 
 _WORDS = ("range", "keys", "count")
+_READS = ("get", *_WORDS)
 
 
 class Scanned(NamedTuple):
@@ -24,7 +25,11 @@ def scanned(asked: str | None, told: str | None) -> list[Scanned]:
     ended early only what lies before its last key is known, and nothing of one that has told fewer than two."""
     if asked is None or told is None or not any(f'"{word}"' in asked for word in _WORDS):
         return []
-    found = [_scanned(words, said) for words, said in zip(json.loads(asked)["success"], json.loads(told), strict=False)]
+    question, answers = json.loads(asked), json.loads(told)
+    branch = question.get("success", [])
+    if question.get("compare") or any(words[0] not in _READS for words in branch) or len(answers) != len(branch):
+        return []
+    found = [_scanned(words, said) for words, said in zip(branch, answers, strict=True)]
     return [one for one in found if one is not None]
 
 

@@ -169,6 +169,7 @@ class Folded(Audit):
         self.runs = runs
         self.members = [run.shards for run in runs]
         self.marks: dict[int, int | None] = {}
+        self.base = None
         self.first = 0
         """The number of the first of its runs."""
 

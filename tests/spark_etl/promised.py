@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from multicast.types import Timestamp
 from tests.spark_etl.runs import Run
@@ -21,12 +22,17 @@ def wrong(found: str) -> Callable[[Callable[[], Run]], Callable[[], Run]]:
 
 def written() -> Run:
     """Transaction n is answered at 1004 + 10 n. Shard 0 has 0, 1 and 2, shard 1 has 0, 2 and 3. Nobody writes a9."""
+    run = unstopped()
+    run.stop()
+    return run
+
+
+def unstopped() -> Run:
     run = Run()
     run.transaction(writes={"a1": 1, "b1": 1})
     run.transaction(writes={"a2": 1})
     run.transaction(writes={"a1": 2, "b1": 2})
     run.transaction(writes={"b2": 1})
-    run.stop()
     return run
 
 
@@ -115,6 +121,59 @@ def _a_range_and_another_answer() -> Run:
     run = written()
     run.look(at(run, a1=2, a2=1), (1100, 1110), places={0: 3, 1: 3}, scan=(["count", "a"], 2))
     run.events[-1]["told"].append(2)
+    return run
+
+
+def leader_read(run: Run, reads: dict[str, Timestamp | None], position: int, scan: tuple[list[str], Any]) -> None:
+    """Of shard 0 alone, at this position, as long as that is the last one."""
+    time = 995 + 10 * position
+    run.look(reads, (time, time + 1), places={0: position}, scan=scan)
+    del run.events[-1]["places"]
+    run.events[-1] |= {"version": str(run.version(0)), "shard": 0, "position": position}
+
+
+def ordered_read(run: Run, reads: str, scan: tuple[list[str], Any]) -> None:
+    run.transaction(reads)
+    run.events[-2]["asked"], run.events[-1]["told"] = {"success": [scan[0]]}, [scan[1]]
+
+
+@wrong("")
+def _ranges_of_a_leader_that_showed_everything() -> Run:
+    run = written()
+    leader_read(run, at(run, a1=0), 1, (["keys", ""], {"a1": str(run.version(0))}))
+    leader_read(run, {}, 2, (["count", ""], 2))
+    leader_read(run, at(run, a1=2, a2=1), 3, (["range", "a"], {"a1": "=2", "a2": "=1"}))
+    return run
+
+
+@wrong("")
+def _ranges_in_journals_that_showed_everything() -> Run:
+    run = unstopped()
+    ordered_read(run, "a1 a2 b1 b2", (["range", ""], {"a1": "=2", "a2": "=1", "b1": "=2", "b2": "=1"}))
+    ordered_read(run, "a2 b1", (["count", "", "a2", "b2"], 2))
+    run.stop()
+    return run
+
+
+@wrong("key-left-out")
+def _a_leaders_range_without_a_key_that_is_there() -> Run:
+    run = written()
+    leader_read(run, at(run, a1=2), 3, (["range", "a"], {"a1": "=2"}))
+    return run
+
+
+@wrong("otherwise-counted")
+def _a_leader_that_counts_what_came_later() -> Run:
+    run = written()
+    leader_read(run, {}, 1, (["count", "a"], 2))
+    return run
+
+
+@wrong("key-left-out")
+def _a_range_of_which_all_journals_leave_a_key_out() -> Run:
+    run = unstopped()
+    ordered_read(run, "a1 b1 b2", (["range", ""], {"a1": "=2", "b1": "=2", "b2": "=1"}))
+    run.stop()
     return run
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 import spark_etl
 from multicast.types import Timestamp, new_message_id
-from spark_etl.checks import transactions
+from spark_etl.checks import promises, transactions
 from spark_etl.frames import edges
 from spark_etl.search import serialization
 
@@ -95,6 +97,22 @@ def test_what_is_called_too_late_is_older_than_all_that_is_not(spark: Any):
     frame = spark.createDataFrame(rows, "id binary, lapsed binary, kept binary")
     (found,) = transactions.too_early(frame).collect()
     assert found.name == "expired-early" and found.transactions[0] == str(UUID(bytes=rows[3][0]))
+
+
+@pytest.mark.parametrize("based", [False, True])
+def test_what_stood_before_the_base_may_have_been_counted(spark: Any, based: bool):
+    """But no fewer than are known. The store's own keys a client of the simulation may have counted, too."""
+    asked = '{"success":[["count",""]]}'
+    reads = [("a", bytes([n]) * 16, "count", asked, f"[{n}]", gts(5)) for n in range(4)]
+    reads = spark.createDataFrame(reads, "file string, id binary, f string, asked string, told string, seen binary")
+    writes = spark.createDataFrame(
+        [(b"a", 0, gts(1), False), (b"\0\0lease", 0, gts(2), False)],
+        "key binary, shard int, gts binary, deleted boolean",
+    )
+    looks = spark.createDataFrame([], "file string, id binary, shard int, at binary")
+    found = promises.incomplete(reads, looks, writes, writes, [], {}, based).collect()
+    assert {one.name for one in found} == {"otherwise-counted"}
+    assert {one.transactions[0][:2] for one in found} == ({"00"} if based else {"00", "03"})
 
 
 def test_dependencies(spark: Any):
