@@ -116,6 +116,8 @@ def watch(
     def told(found: Round) -> None:
         if not quiet:
             print(time.strftime("%H:%M:%S"), found.line(), file=terminal.file, flush=True)
+        for problem in found.problems:
+            print(f"PROBLEM: {visible(problem)}", file=terminal.file, flush=True)
         for name, violation in found.alarms:
             print(f"ALARM: {name} is violated", file=terminal.file)
             render_violation(violation, terminal)

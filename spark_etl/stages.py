@@ -48,18 +48,18 @@ class Stages:
 
     def watch(self, *, expect_history: bool, every: float, rounds: int, told: Callable[[Round], None]) -> Report | None:
         """Follow a run that goes on, until interrupted or for so many rounds (0: for ever), which begin at least so
-        many seconds after one another. Returns what was found last."""
+        many seconds after one another, and rest. Returns what was found last."""
         check_java()
         self._exists()
         with alone(self.run, self.out), spark_session(self.out, self.master, self.memory, lasting=True) as spark:
-            watch = Watch(spark, self.run, self.out, expect_history=expect_history)
+            watch = Watch(spark, self.run, self.out, expect_history=expect_history, progress=self.progress)
             with suppress(KeyboardInterrupt):
                 for number in count(1):
                     began = time.monotonic()
-                    told(watch.round())
+                    told(found := watch.round())
                     if number == rounds:
                         break
-                    time.sleep(max(0.0, every - (time.monotonic() - began)))
+                    time.sleep(max(found.rest, every - (time.monotonic() - began)))
             return watch.report
 
     def _audit(self, expect_history: bool) -> Report:

@@ -5,6 +5,9 @@ Clients may know more than is in the journals yet, so a round judges what the hi
 began, and all of the journals: every answer has had a round's time to be written everywhere. What is judged is the
 whole run, by kernels first: only for what they suspect checks are planned, and these explain as they do in an audit.
 Nothing but the tables is carried from round to round, so one that was killed goes on where it was.
+
+Where nothing can be certified, as long as a journal is missing or damaged, all checks are planned in every round, on
+the whole run. That takes the longer, the longer the run is: such rounds say how far they are, and rest afterwards.
 """
 
 from __future__ import annotations
@@ -23,16 +26,31 @@ from spark_etl.ingest.tables import Manifest, load_manifest
 from spark_etl.report import VALID, Report, Violation
 
 Clock = Callable[[], float]
+Progress = Callable[[str], None]
+
+REST = 4
+"""A round in which nothing was certified is followed by a rest of so many times as long."""
+SILENT_SECONDS = 10.0
+"""So long a round says nothing of how far it is, and between two lines about that."""
 
 
 class Round(msgspec.Struct):
     """What one round found. alarms: violations that no earlier round had, each with its property. lag: seconds since
-    that up to which all is judged. waiting: why there is nothing to judge yet, or empty."""
+    that up to which all is judged. waiting: why there is nothing to judge yet, or empty. problems: sentences about what
+    is missing or damaged that no earlier round had. checked: how many seconds it took, if nothing could be certified.
+    """
 
     report: Report | None
     alarms: list[tuple[str, Violation]]
     lag: float
     waiting: str = ""
+    problems: list[str] = []
+    checked: float = 0.0
+
+    @property
+    def rest(self) -> float:
+        """So many seconds before the next one."""
+        return REST * self.checked
 
     def line(self) -> str:
         """For people."""
@@ -42,21 +60,27 @@ class Round(msgspec.Struct):
         what = f"{report.input['deliveries']:,} deliveries, {report.input['client events']:,} lines of clients"
         open_ = [p.name for p in report.properties if p.verdict not in (VALID, "not applicable")]
         rest = f" ({', '.join(open_)})" if open_ and report.verdict != VALID else ""
-        return f"{report.verdict}{rest}: {what}; judged up to {self.lag:.1f} s ago"
+        line = f"{report.verdict}{rest}: {what}; judged up to {self.lag:.1f} s ago"
+        if self.checked:
+            line += f"; nothing could be certified, and all checks took {self.checked:.0f} s: next in {self.rest:.0f} s"
+        return line
 
 
 class Watch:
     """One run, followed in one session of Spark. clock: seconds, as `time.monotonic`."""
 
     def __init__(
-        self, spark: SparkSession, run: Path, out: Path, *, expect_history: bool = True, clock: Clock = time.monotonic
-    ):
+        self, spark: SparkSession, run: Path, out: Path, *, expect_history: bool = True, clock: Clock = time.monotonic,
+        progress: Progress = lambda _: None,
+    ):  # fmt: skip
         self._spark = spark
         self._run = run
         self._out = out
         self._expect_history = expect_history
         self._clock = clock
+        self._progress = progress
         self._known: set[tuple[object, ...]] = set()
+        self._problems: set[str] = set()
         self._since = clock()
         self._judged: Manifest | None = None
         self.report: Report | None = None
@@ -70,14 +94,31 @@ class Watch:
             return Round(None, [], 0.0, str(why))
         to_judge = _as_known_before(now, before)
         up_to = self._since if to_judge.histories != now.histories else began
+        checked = 0.0
         if to_judge != self._judged:
             audit = Audit(
-                self._spark, self._run, self._out, expect_history=self._expect_history, manifest=to_judge
-            )
+                self._spark, self._run, self._out, expect_history=self._expect_history, manifest=to_judge,
+                progress=self._patient(began),
+            )  # fmt: skip
             self.report, self._judged = audit.check_all(), to_judge
+            checked = 0.0 if audit.proof.proved else self._clock() - began
         self._since = began
         assert self.report is not None
-        return Round(self.report, list(self._new(self.report)), self._clock() - up_to)
+        problems = [one for one in self.report.problems if one not in self._problems]
+        self._problems.update(problems)
+        alarms = list(self._new(self.report))
+        return Round(self.report, alarms, self._clock() - up_to, problems=problems, checked=checked)
+
+    def _patient(self, since: float) -> Progress:
+        """Of a round that takes long it is said how far it is."""
+
+        def told(text: str) -> None:
+            nonlocal since
+            if self._clock() - since >= SILENT_SECONDS:
+                since = self._clock()
+                self._progress(text)
+
+        return told
 
     def _extract(self) -> Manifest:
         large = self.report is None and total_bytes(find_segments(self._run)) > SMALL_EXTRACTION_BYTES

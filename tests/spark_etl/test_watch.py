@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from spark_etl.ingest import merging
 from spark_etl.ingest.extraction import extract
 from spark_etl.jobs import app
 from spark_etl.report import Property, Report, Violation
-from spark_etl.watch import Watch
+from spark_etl.watch import REST, Watch
 from tests.spark_etl.runs import MEMBERS, bank_run, write_mark
 
 
@@ -73,6 +75,21 @@ def test_a_stale_read_is_told_once_as_soon_as_it_is_in_the_journals(spark: Any, 
     said = {(name, one.name) for name, one in found.alarms}
     assert ("reads return what the order says", "stale-read") in said
     assert all(one.evidence for _, one in found.alarms)
+
+
+def test_where_nothing_can_be_certified_that_is_said_once_and_rounds_rest(spark: Any, tmp_path: Path):
+    """They say how far they are, too."""
+    run, said = bank_run().write(tmp_path / "run"), list[str]()
+    shutil.rmtree(run / "replicas/1")
+    ticks = count(0, 1.0)
+    watch = Watch(spark, run, tmp_path / "out", clock=lambda: next(ticks), progress=said.append)
+    found = watch.round()
+    assert found.report is not None and found.report.verdict == "not determined"
+    assert found.problems == ["replicas/1/journal: the journal of replica 1 of shard 0 is missing"]
+    assert found.checked > 0 and found.rest == REST * found.checked and "nothing could be certified" in found.line()
+    assert said and all(text.startswith("checking") for text in said)
+    again = watch.round()
+    assert (again.problems, again.rest) == ([], 0.0), "nothing is new"
 
 
 def test_of_two_cycles_of_one_kind_each_is_told_once(tmp_path: Path):
