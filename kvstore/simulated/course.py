@@ -24,6 +24,7 @@ from kvstore.simulated import (
     ruling,
     watched,
 )
+from kvstore.simulated.books import Books
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -178,7 +179,7 @@ class Course:
         world = self.cluster.world
         world.observers += observers
         checkers = (TrueTime(self.cluster.options), Vouching(self._specification), Elections(), Returns(), Owed())
-        attach(world, *checkers)
+        attach(world, *checkers, Books(self.cluster.replicas))
         if self._changes:
             attach(world, self._coming)
         if self._growth is not None:

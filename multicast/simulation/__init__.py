@@ -44,6 +44,7 @@ Checks
     views         does who has stopped, or is incomplete, in a ToTo view keep to it?
     vouching      is on disk what a process vouches for, and does no message overtake another?
     watermarks    has a majority of a group what other groups hear that the group has?
+    books         does what a process keeps twice agree?
     timers        has what waits for somebody else a timer, and does the host know it?
     remembered    is what was delivered remembered as long as somebody may ask for it?
     owed          is a protocol told what its host owes it?

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from multicast.records import Delivered
+from multicast.simulation.books import Books
 from multicast.simulation.checkers import Checker
 from multicast.simulation.horizons import Horizons
 from multicast.simulation.logs import ReplicatedLogs, Streams
@@ -345,13 +346,13 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "skeen": (Remembered, GroupWatermarks, Timers),
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, Remembered, Timers),
-    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, Remembered, Timers),
-    "toto": (Views, Reveals, Reigns, Remembered, Timers),
-    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers),
-    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers),
-    "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, Remembered, Timers),
+    "skeen": (Remembered, GroupWatermarks, Timers, Books),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, Remembered, Timers, Books),
+    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, Remembered, Timers, Books),
+    "toto": (Views, Reveals, Reigns, Remembered, Timers, Books),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books),
+    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books),
+    "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, Remembered, Timers, Books),
 }  # fmt: skip
 
 

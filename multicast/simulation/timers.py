@@ -98,6 +98,8 @@ def _of_election(election: Any) -> Iterator[Timer]:
         yield deadlines, "beat"
         if election.highest > election.promised:
             yield deadlines, "campaign"
+        if election.promised.view < election.views.latest:
+            yield deadlines, "view"
 
 
 def _of_questions(protocol: Any) -> Iterator[Timer]:

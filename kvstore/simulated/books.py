@@ -1,0 +1,77 @@
+"""What a replica keeps twice agrees: what its log says of the last writers, of what must come before what, and of open
+ids, with the entries in it; what its bundler counts, with the bundles under way.
+
+A wrong entry lets one vote too early, or one bundle too late, and does harm in a rare schedule only. Judged now and
+then. (Variables of replicas are known by name only.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kvstore.core.replica import Replica
+from multicast.simulation.checkers import Checker
+from multicast.types import ProcessId
+
+if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
+
+Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
+
+_LOOK_EVERY = 4
+"""Batches."""
+
+
+class Books(Checker):
+    """Of every replica."""
+
+    watches_protocol = True
+    watches_idle = True
+
+    def __init__(self, replicas: Mapping[ProcessId, Replica]):
+        super().__init__()
+        self._replicas = replicas
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        if handler != "end_batch" or node.engine._batch.number % _LOOK_EVERY:
+            return
+        replica = self._replicas.get(node.pid)
+        if replica is not None and replica is node.application:
+            for text in (*_of_log(replica.log), *_of_bundler(replica.clients.bundler)):
+                self.report("books", f"replica {node.pid}: {text}")
+
+
+def _of_log(log: Any) -> Iterator[str]:
+    writers: dict[bytes, int] = {}
+    shards: dict[tuple[int, ...], int] = {}
+    ids: set[bytes] = set()
+    for entry in log.entries:
+        writers |= dict.fromkeys(entry.written_keys, entry.position)
+        shards[entry.message.destinations] = entry.position
+        ids.add(entry.message.id)
+    if writers != log._last_writer:
+        yield f"the last writers are {writers}, not {log._last_writer}"
+    if shards != log._last_of_shards:
+        yield f"the last of shards are {shards}, not {log._last_of_shards}"
+    if not log.by_id.keys() <= ids:
+        yield f"{min(log.by_id.keys() - ids).hex()} is complete, and found by its id"
+    open_ids = {item.id for entry in log.entries for item in entry.items if item.id}
+    if not log.items.keys() <= open_ids:
+        yield f"{min(log.items.keys() - open_ids).hex()} is complete, and called open"
+    for blocker, blocked in log._blocked.items():
+        if blocker <= log.completed:
+            yield f"position {blocked[0].position} waits for position {blocker}, which is complete"
+
+
+def _of_bundler(bundler: Any) -> Iterator[str]:
+    for shards, flow in bundler._flows.items():
+        flights = [flight for flight in bundler._flights.values() if flight.destinations == shards]
+        if flow.under_way != len(flights):
+            yield f"{len(flights)} bundles for {shards} are under way, it counts {flow.under_way}"
+        if flow.travelling != (many := sum(flight.open for flight in flights)):
+            yield f"{many} requests to {shards} travel, it counts {flow.travelling}"
+        if flow.bytes != (much := sum(len(waiting.body) for waiting in flow.queue)):
+            yield f"{much} bytes for {shards} wait, it counts {flow.bytes}"
+        if flow.queue and shards not in bundler._ready and not flights:
+            yield f"{len(flow.queue)} requests to {shards} wait for nothing"

@@ -1,0 +1,131 @@
+"""What a process keeps twice agrees: an index with what it indexes, a heap with what is to be taken from it, a flag
+with what it is about.
+
+Most of that is there to be quick, so that a wrong entry costs a message its turn, or a question its repetition, only in
+a rare schedule. Judged now and then when a process comes to rest. Like in `invariants`, variables of protocols are
+known by name only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED
+from multicast.parts.ballots import LEADER
+from multicast.simulation.checkers import Checker
+from multicast.types import Topology
+
+if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
+
+Sends = list[tuple[tuple[int, ...], Any, bool]]
+
+_LOOK_EVERY = 8
+"""Batches: what is wrong stays so for a while."""
+
+
+class Books(Checker):
+    """Of every protocol."""
+
+    watches_protocol = True
+    watches_idle = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        if handler != "on_tick" or node.engine._batch.number % _LOOK_EVERY:
+            return
+        for text in _differences(node):
+            self.report("books", f"process {node.pid} ({node.protocol.role()}): {text}")
+
+
+def _differences(node: Node) -> Iterator[str]:
+    protocol: Any = node.protocol
+    parts = vars(protocol)
+    asks = ("_retries", "_submissions", "_payloads")
+    for name in asks:
+        if name in parts:
+            yield from _of_retries(name, getattr(parts[name], "_retries", parts[name]))
+    log = parts.get("log", parts.get("_log"))
+    if hasattr(log, "_unsettled_count"):
+        many = sum(map(len, log._unsettled.values()))
+        if log._unsettled_count != many:
+            yield f"{many} deliveries are not settled, it counts {log._unsettled_count}"
+    if "member" in parts:
+        queue = protocol.member.log.queue
+        yield from _of_group_log(protocol.member.log)
+    else:
+        queue = parts.get("_queue")
+    if hasattr(queue, "_proposed"):
+        yield from _of_queue(queue)
+    if "channels" in parts:
+        yield from _of_waiting(protocol.channels.waiting)
+    if protocol.specification.name == "white_box" and protocol.election.state is LEADER:
+        yield from _of_leader(protocol)
+    if protocol.election is not None and protocol.election.is_member:
+        yield from _of_detector(node, protocol.election)
+
+
+def _of_retries(name: str, retries: Any) -> Iterator[str]:
+    """What waits will be due, and is known from when on it has waited."""
+    waiting, heap = retries._waiting, {(count, key) for _, count, key in retries._heap}
+    for key, count in waiting.items():
+        if (count, key) not in heap:
+            yield f"{name}: {key!r} waits, and is never due"
+    if not waiting.keys() == retries._times.keys() == retries._since.keys():
+        yield f"{name}: {len(waiting)} wait; {len(retries._times)} are counted, {len(retries._since)} are timed"
+    if not retries._asked.keys() <= waiting.keys():
+        yield f"{name}: an answer about {min(retries._asked.keys() - waiting.keys())!r} is awaited, and not wanted"
+
+
+def _of_queue(queue: Any) -> Iterator[str]:
+    for known, heap in ((queue._proposed, queue._local), (queue._committed, queue._global)):
+        entries = set(heap)
+        for message_id, timestamp in known.items():
+            if (timestamp, message_id) not in entries:
+                yield f"{message_id.hex()} at {timestamp} never gets its turn"
+    if both := queue._proposed.keys() & queue._committed.keys():
+        yield f"{min(both).hex()} has its timestamp, and keeps others waiting for one"
+
+
+def _of_group_log(log: Any) -> Iterator[str]:
+    locals_: dict[bytes, list[Any]] = {}
+    for local, entry in log.entries.items():
+        locals_.setdefault(entry.message.id, []).append(local)
+    if {i: sorted(some) for i, some in log._locals.items()} != {i: sorted(some) for i, some in locals_.items()}:
+        yield f"its entries are {locals_}, by their messages {log._locals}"
+    uncovered = set(log._uncovered)
+    for local, entry in log.entries.items():
+        final = entry.final
+        if final is not None and not entry.position and not log.covers(final) and (final, local) not in uncovered:
+            yield f"{local} at {final} is not looked at when the clock has come so far"
+
+
+def _of_waiting(waiting: Any) -> Iterator[str]:
+    if waiting._copies != Counter(pending.message.id for pending in waiting.items.values()):
+        yield f"of {len(waiting.items)} messages that wait it counts {sum(waiting._copies.values())}"
+    if sorted(waiting._heap) != sorted(waiting.items):
+        yield "what waits is not what gets its turn"
+
+
+def _of_leader(protocol: Any) -> Iterator[str]:
+    """White-Box: what is not delivered keeps what is stamped later waiting."""
+    queue, entries = protocol._queue, protocol.entries
+    for e in entries.values():
+        if e.phase in (PROPOSED, ACCEPTED) and queue._proposed.get(e.id) != e.local:
+            yield f"{e.id.hex()} stamped {e.local} waits as of {queue._proposed.get(e.id)}"
+        elif e.phase == COMMITTED and not e.position and not e.sent and queue._committed.get(e.id) != e.final:
+            yield f"{e.id.hex()} with timestamp {e.final} waits as of {queue._committed.get(e.id)}"
+    if strange := queue._proposed.keys() - entries.keys():
+        yield f"{min(strange).hex()} keeps others waiting, and is not known"
+
+
+def _of_detector(node: Node, election: Any) -> Iterator[str]:
+    detector, away = election.detector, node.engine._catch_up.away
+    if detector._disconnected != away:
+        yield f"it takes {detector._disconnected} for disconnected, which are {away}"
+    elif detector._timer.cut_off != (election.promised.leader in away):
+        yield f"cut off from its leader: {detector._timer.cut_off}, and {away} are away"
