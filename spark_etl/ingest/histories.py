@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pyarrow as pa
 
+from kvstore.api.model import Consistency
 from kvstore.core import audit
 from multicast.types import ZERO, Timestamp
 from spark_etl import schemas
@@ -18,6 +19,8 @@ _SCHEMAS = {"history": arrow_schema(schemas.HISTORY), "watched": arrow_schema(sc
 _decode_event = msgspec.json.Decoder(audit.HistoryEvent).decode
 EVENT_TYPES = ("invoke", "ok", "fail", "info")
 WATCH = "watch"
+CONSISTENCIES = get_args(Consistency)
+"""What is of another one is not known to promise anything."""
 
 
 def _row(name: str, number: int, line: bytes) -> tuple[str, tuple[Any, ...]]:
@@ -34,6 +37,9 @@ def _row(name: str, number: int, line: bytes) -> tuple[str, tuple[Any, ...]]:
 def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, ...]:
     if event.type not in EVENT_TYPES:
         raise ValueError(f"type: one of {', '.join((*EVENT_TYPES, WATCH))}, not {event.type!r}")
+    if event.consistency and event.consistency not in CONSISTENCIES:
+        raise ValueError(f"consistency: one of {', '.join(CONSISTENCIES)}, not {event.consistency!r}")
+    weaker = event.consistency if event.consistency not in ("", "linearizable") else None
     seen = Timestamp.parse(event.at).encode() if event.at else ZERO.encode() if event.places else None
     version = Timestamp.parse(event.version).encode() if event.version and seen is None else None
     reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]
@@ -45,7 +51,7 @@ def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
     return (
         name, number, event.process, event.type, event.at_us, uuid.UUID(event.id).bytes, event.f, version,
         event.succeeded, reads, value, event.error, _json(event.asked), _json(event.told), shard, event.position,
-        event.consistency or None, event.age_us if event.consistency else None, list(event.places.items()), seen, None,
+        weaker, event.age_us if weaker else None, list(event.places.items()), seen, None,
     )  # fmt: skip
 
 

@@ -355,13 +355,23 @@ def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"at_us": 2**63}, {"process": -(2**63) - 1}, {"value": {"a": 2**63}}, {"id": "no"}, {"version": "-1-1"}],
+    [{"at_us": 2**63}, {"process": -(2**63) - 1}, {"value": {"a": 2**63}}, {"id": "no"}, {"version": "-1-1"},
+     {"consistency": "strong"}],
 )
 def test_an_event_that_no_column_holds_is_damage_of_its_line(change: dict[str, Any]):
     event = {"process": 0, "type": "ok", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000"}
     lines = msgspec.json.encode(event) + b"\n" + json.dumps(event | change).encode() + b"\n"
     rows = [row for found in histories.parse_history("h", lines) for row in found["history"].to_pylist()]
     assert [row["damage"] is None for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize(("said", "kept"), [("linearizable", None), ("stale", "stale")])
+def test_a_read_that_calls_itself_linearizable_is_as_good_as_one_that_says_nothing(said: str, kept: str | None):
+    """Else it would have promised nothing."""
+    event = {"process": 0, "type": "invoke", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000"}
+    line = json.dumps({**event, "consistency": said, "age_us": 5}).encode() + b"\n"
+    (row,) = (row for found in histories.parse_history("h", line) for row in found["history"].to_pylist())
+    assert (row["damage"], row["consistency"], row["age_us"]) == (None, kept, kept and 5)
 
 
 def test_a_line_nested_too_deeply_is_damage_of_its_line():
