@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -92,13 +92,20 @@ def spark_session(
     temporary = directory / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     with _later() as interrupted:
-        spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES, lasting, classes)
+        try:
+            spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES, lasting, classes)
+        except CannotStart:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if interrupted:  # Java was told, too, as everybody of a group or of a service is
+                raise KeyboardInterrupt from None
+            raise
     try:
         if interrupted:
             raise KeyboardInterrupt
         yield spark
     finally:
-        spark.stop()
+        with suppress(Exception):  # Java may have gone, before this program noticed what ended both
+            spark.stop()
         shutil.rmtree(temporary, ignore_errors=True)
 
 

@@ -23,6 +23,38 @@ def test_an_interruption_waits_until_spark_has_started():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_an_interruption_that_ends_java_too_is_no_failure_to_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: bool
+) -> None:
+    def killed(*_: object) -> None:
+        if told:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise session.CannotStart("Java gateway process exited")
+
+    monkeypatch.setattr(session, "_start", killed)
+    with pytest.raises(KeyboardInterrupt if told else session.CannotStart), session.spark_session(tmp_path):
+        raise AssertionError("it has not started")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Gone:
+    """A session whose Java has ended."""
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError("Connection refused")
+
+
+@pytest.mark.parametrize("why", [KeyboardInterrupt, ValueError])
+def test_who_ends_when_java_has_gone_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: type[BaseException]
+) -> None:
+    monkeypatch.setattr(session, "_start", lambda *_: Gone())
+    with pytest.raises(why), session.spark_session(tmp_path):
+        raise why
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """In whose name has a space."""
