@@ -157,6 +157,8 @@ def _start(
             reason = str(error).strip().splitlines()
             raise CannotStart(f"Spark did not start: {reason[0] if reason else error!r}; its log is {log}") from None
     spark.sparkContext.setLogLevel("ERROR")
+    # where Java tells it of counters: it would print a stack trace when that has gone
+    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
     return spark
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,15 @@ def test_who_ends_when_java_has_gone_says_why(
     with pytest.raises(why), session.spark_session(tmp_path):
         raise why
     assert list(tmp_path.iterdir()) == []
+
+
+def test_java_that_goes_leaves_no_stack_trace(spark: Any, capfd: pytest.CaptureFixture[str]):
+    server = spark.sparkContext._accumulatorServer
+    try:
+        raise EOFError
+    except EOFError:
+        server.handle_error(None, server.server_address)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.fixture
