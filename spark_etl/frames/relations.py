@@ -258,10 +258,11 @@ def key_writes(writes: DataFrame) -> DataFrame:
 def operations(history: DataFrame) -> DataFrame:
     """Client operations, one row each: invocation and end together.
 
-    Columns: file, id, process, f, type (ok, fail, info), line, end_line (of invocation and end), invoke_us, complete_us
-    (null unless ok or fail), version, succeeded, reads, value (what its invocation says, if its end says nothing),
-    asked, told (JSON, or null), shard, position (of a read without an id, which was ordered if position is 0),
-    consistency (null: linearizable), age_us, places, seen (not null of what is `promised`), invocations, ends.
+    Columns: file, id, process (last_process: another one, if its lines differ), f, type (ok, fail, info), line,
+    end_line (of invocation and end), invoke_us, complete_us (null unless ok or fail), version, succeeded, reads, value
+    (what its invocation says, if its end says nothing), asked, told (JSON, or null), shard, position (of a read without
+    an id, which was ordered if position is 0), consistency (null: linearizable), age_us, places, seen (not null of
+    what is `promised`), invocations, ends.
     """
     end = F.col("type") != "invoke"
     certain = F.col("type").isin("ok", "fail")
@@ -270,6 +271,7 @@ def operations(history: DataFrame) -> DataFrame:
         .groupBy("file", "id")
         .agg(
             F.min("process").alias("process"),
+            F.max("process").alias("last_process"),
             F.max("f").alias("f"),
             F.min(F.when(~end, F.col("line"))).alias("line"),
             F.max(F.when(end, F.col("line"))).alias("end_line"),

@@ -15,6 +15,7 @@ from spark_etl.audit.runner import PARTS, Audit
 from spark_etl.certify.proof import BANK
 from spark_etl.report import Property, Report
 from tests.spark_etl.damages import exchange, read_at_positions
+from tests.spark_etl.promised import at, written
 from tests.spark_etl.runs import MEMBERS, Run, bank_run
 
 DELIVERY, TRANSACTIONS = ("delivery",), ("transactions",)
@@ -58,6 +59,20 @@ def test_crashes_and_a_lagging_replica_are_not_accused(audit: AuditRun):
     assert prop(report, "agreement").verdict == "pending"
     assert any("replica 4 of shard 1 ends at position 5 of 9" in note for note in report.notes)
     assert any("lost in a crash for 1 message" in note for note in report.notes)
+
+
+def test_lines_of_a_history_that_contradict_one_another_are_named(audit: AuditRun):
+    """Also of reads that no journal has: whoever believes either of them may believe the wrong one."""
+    run = written()
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 3})
+    run.events.append(run.events[-1] | {"reads": {"a1": str(run.version(0))}})
+    for_nobody = run.events[1]
+    for_nobody["process"] = 77
+    report = audit(run, (*SERIALIZABILITY, "clients"))
+    read, write = (bytes.fromhex(one["id"].replace("-", "")).hex() for one in (run.events[-1], for_nobody))
+    told = [problem.partition("operation ")[2] for problem in report.problems]
+    assert told == [f"{write} is of two processes", f"{read} has 1 invocations and 2 ends"]
+    assert prop(report, "strict").verdict != "valid"
 
 
 def test_of_what_a_removed_replica_multicast_that_left_no_journal_nothing_is_determined(
