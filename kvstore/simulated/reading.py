@@ -6,7 +6,9 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right
 
-from kvstore.api.model import Consistency, Get, Range, Transaction
+import msgspec
+
+from kvstore.api.model import Consistency, Get, Operation, Range, Transaction
 from kvstore.api.shard_map import slot_of
 from kvstore.core.audit import APPLIED, Outcome, Read
 from kvstore.simulated.clients import Client, History, Operated, Workload, reads_of
@@ -69,6 +71,23 @@ def at_versions(history: History) -> list[AskedAt]:
     return found
 
 
+def _as_told(operation: Operated) -> Transaction:
+    """What it has read: of a range that goes on after what was told, no more than that."""
+    result, asked = operation.result, operation.transaction
+    if result is None or not result.succeeded:
+        return asked
+    told: list[Operation] = []
+    for one, found in zip(asked.success, result.results, strict=False):
+        if isinstance(one, Range) and found.more and found.entries:
+            last = found.entries[-1].key
+            if one.reverse:
+                one = msgspec.structs.replace(one, start=max(one.start, last))
+            else:
+                one = msgspec.structs.replace(one, end=last + b"\0")
+        told.append(one)
+    return Transaction(success=(*told, *asked.success[len(told) :]))
+
+
 class Unordered:
     """Those of a finished run. moved: as `checks.moves` has it."""
 
@@ -102,12 +121,12 @@ class Unordered:
         for operation, places in self._places:
             if strict and operation.consistency != "linearizable":
                 continue
-            shards = tuple(sorted(places))
+            shards, transaction = tuple(sorted(places)), _as_told(operation)
             by_shard = self._reads(operation, places)
             for shard, position in places.items():
                 outcome = Outcome(operation.id, APPLIED, True, tuple(by_shard[shard]))
                 at_version = ZERO if operation.places else operation.seen
-                read = Executed(position, at_version, False, operation.id, shards, operation.transaction, outcome)
+                read = Executed(position, at_version, False, operation.id, shards, transaction, outcome)
                 log = logs[shard]
                 log.insert(bisect_right(log, position, key=lambda executed: executed.position), read)
 
