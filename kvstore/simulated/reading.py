@@ -71,7 +71,7 @@ def at_versions(history: History) -> list[AskedAt]:
     return found
 
 
-def _as_told(operation: Operated) -> Transaction:
+def as_told(operation: Operated) -> Transaction:
     """What it has read: of a range that goes on after what was told, no more than that."""
     result, asked = operation.result, operation.transaction
     if result is None or not result.succeeded:
@@ -121,7 +121,7 @@ class Unordered:
         for operation, places in self._places:
             if strict and operation.consistency != "linearizable":
                 continue
-            shards, transaction = tuple(sorted(places)), _as_told(operation)
+            shards, transaction = tuple(sorted(places)), as_told(operation)
             by_shard = self._reads(operation, places)
             for shard, position in places.items():
                 outcome = Outcome(operation.id, APPLIED, True, tuple(by_shard[shard]))

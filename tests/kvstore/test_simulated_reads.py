@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from kvstore.api.model import Get, Put, Range, Transaction
+from kvstore.api.model import Get, KeyValue, OperationResult, Put, Range, Result, Transaction, between, bounds
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute
+from kvstore.simulated.clients import Operated
 from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.simulated.reading import as_told
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
 from multicast.protocol import Outbox
 from multicast.protocols.white_box import AcceptAck, Deliver, WhiteBox
-from multicast.types import ProcessId, new_message_id
+from multicast.types import ZERO, ProcessId, new_message_id
 
 READ = Transaction(success=(Get(b"a"),))
 KEYS = [b"k%d" % number for number in range(100)]
@@ -141,3 +143,22 @@ def test_reads_leave_no_byte_in_any_journal_but_for_barriers(protocol: str, barr
     grown = [node.journal.end - end for node, end in zip(nodes, quiet, strict=True)]
     idle = [end - start for end, start in zip(quiet, before, strict=True)]
     assert (grown == idle) == (not barriers)
+
+
+@pytest.mark.parametrize(
+    ("reverse", "more", "told", "read"),
+    [
+        (False, True, (b"k1", b"k3"), [b"k1", b"k2", b"k3"]),
+        (True, True, (b"k4", b"k3"), [b"k3", b"k4"]),
+        (False, False, (b"k1", b"k3"), [b"k1", b"k2", b"k3", b"k4"]),
+    ],
+)
+def test_a_range_that_goes_on_has_read_up_to_the_last_key_that_was_told(
+    reverse: bool, more: bool, told: tuple[bytes, ...], read: list[bytes]
+) -> None:
+    entries = tuple([KeyValue(key, b"v", ZERO) for key in told])
+    asking = Transaction(success=(Range(b"k", 2, reverse=reverse),))
+    result = Result(True, ZERO, (OperationResult(entries=entries, more=more),))
+    (range_read,) = as_told(Operated(new_message_id(1, 1), "range", asking, 1, result=result)).success
+    assert isinstance(range_read, Range)
+    assert [key for key in (b"k1", b"k2", b"k3", b"k4") if between(key, *bounds(range_read))] == read
