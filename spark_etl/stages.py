@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -114,9 +115,15 @@ class Stages:
         if not path.is_file():
             raise Unreadable(f"{path}: there is no check's result; run `python -m spark_etl check RUN_DIR` first")
         try:
-            return from_json(path.read_bytes(), str(path))
+            report = from_json(path.read_bytes(), str(path))
         except ValueError as error:
             raise Unreadable(str(error)) from None
+        run, tables = str(self.run.resolve()), load_manifest(self.out)
+        said = [tables.run] if tables is not None else []
+        said += [str(Path(report.run).resolve())] if Path(report.run).is_absolute() else []
+        if others := [one for one in said if one != run]:
+            raise Unreadable(f"{path}: it is of {others[0]}, not of {self.run}; check that again")
+        return report
 
     def publish(self, report: Report, json: Path | None, page_at: Path | None, *, page: bool = True) -> None:
         """Write the JSON beside the tables, and where it is wanted too; and the page."""
@@ -153,7 +160,13 @@ def _said(extraction: Extraction) -> str:
 
 def write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a directory, and no file can be written there", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kvstore.api.model import FIRST_KEY
 from spark_etl.certify import time
 from spark_etl.certify.arrays import (
     NOTHING,
@@ -29,7 +28,7 @@ from spark_etl.certify.arrays import (
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
-from spark_etl.checks.ranges import Scanned, scanned
+from spark_etl.checks.ranges import FIRST_KEY, Scanned, scanned
 
 WRITES = ("key", "gts", "deleted")
 _NOBODYS = -1

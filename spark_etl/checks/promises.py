@@ -16,8 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kvstore.api.model import FIRST_KEY
-from spark_etl.checks.ranges import scanned
+from spark_etl.checks.ranges import FIRST_KEY, scanned
 from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
 from spark_etl.frames.edges import RW, WR
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from kvstore.core.audit import MORE, range_bounds
 
+FIRST_KEY = range_bounds(("range", ""))[0]
+"""The first key that a client's range finds. What is less is the store's own."""
 _WORDS = ("range", "keys", "count")
 _READS = ("get", *_WORDS)
 

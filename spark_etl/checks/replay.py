@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kvstore.api.model import FIRST_KEY
 from kvstore.core.audit import MORE, value_text
 from multicast.types import ZERO
+from spark_etl.checks.ranges import FIRST_KEY
 
 UNKNOWN = object()
 _UNTOLD: Any = object()

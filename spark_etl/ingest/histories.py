@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from kvstore.api.model import Consistency
 from kvstore.core import audit
 from multicast.types import ZERO, Timestamp
 from spark_etl import schemas
@@ -19,7 +18,7 @@ _SCHEMAS = {"history": arrow_schema(schemas.HISTORY), "watched": arrow_schema(sc
 _decode_event = msgspec.json.Decoder(audit.HistoryEvent).decode
 EVENT_TYPES = ("invoke", "ok", "fail", "info")
 WATCH = "watch"
-CONSISTENCIES = get_args(Consistency)
+CONSISTENCIES = ("linearizable", "snapshot", "stale")
 """What is of another one is not known to promise anything."""
 
 

@@ -19,7 +19,7 @@ from multicast.records import Completed, Delivered, Started, Stopped
 from spark_etl import schemas, stages
 from spark_etl.ingest import extraction, tables
 from spark_etl.jobs import app
-from spark_etl.report import Report, from_json
+from spark_etl.report import Report, from_json, to_json
 from tests.spark_etl.runs import MEMBERS, Run, bank_run
 
 
@@ -140,6 +140,26 @@ def test_a_newer_schema_or_report_is_one_sentence(tmp_path: Path):
     (run / "audit" / "report.json").write_text('{"version": 99}')
     code, output = call("report", run)
     assert code == 2 and output.count("\n") == 1 and "report version 99" in output
+
+
+def test_the_report_of_another_run_is_not_shown_as_this_ones(tmp_path: Path):
+    run, other = (bank_run().write(tmp_path / name) for name in ("run", "other"))
+    found = Report(str(other.resolve()), [], [], [], {}, 0.0)
+    stages.write(run / "audit" / "report.json", to_json(found))
+    assert call("report", run)[1].endswith(f"it is of {other.resolve()}, not of {run}; check that again\n")
+    extraction.extract(other, run / "audit")
+    stages.write(run / "audit" / "report.json", to_json(msgspec.structs.replace(found, run="other")))
+    code, output = call("report", run)
+    assert code == 2 and output.count("\n") == 1 and f"it is of {other.resolve()}, not of {run}" in output
+
+
+def test_a_page_where_a_directory_is_is_one_sentence_and_leaves_nothing(tmp_path: Path):
+    run = bank_run().write(tmp_path / "run")
+    stages.write(run / "audit" / "report.json", to_json(Report(str(run), [], [], [], {}, 0.0)))
+    code, output = call("report", run, "--html", tmp_path)
+    assert code == 2 and output.count("\n") == 1
+    assert f"it is a directory, and no file can be written there: '{tmp_path}'" in output
+    assert list(tmp_path.iterdir()) == [run] and list(tmp_path.parent.glob(".*.new")) == []
 
 
 def test_tables_of_another_run_are_not_judged_as_this_ones(tmp_path: Path):
