@@ -1,6 +1,7 @@
 """What clients of a simulated cluster were told is asked again when all is over, under the same ids, through any
 replica: the same must be told, nothing else may be done under these ids, and a lookup must find them. So what replicas
-remember is judged by what it is for, wherever the keys have gone meanwhile."""
+remember is judged by what it is for, wherever the keys have gone meanwhile. At last one looks up an id that nobody has
+used: that must be said, and soon."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.core.shards import TELL_US
 from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.late import Copies
-from multicast.types import ZERO, GroupId, created_us
+from multicast.types import ZERO, GroupId, created_us, new_message_id
 
 REPEATED_MAX = 8
 WAIT_US = 20_000_000
@@ -28,6 +29,7 @@ class Repetitions:
         self._workload = workload
         self._copies = copies
         self._rng = random.Random(f"{seed}/repeating")
+        self._own = random.Random(f"{seed}/nobody's id")
         self._open: dict[int, _Asked] = {}
         self._answers: list[tuple[_Asked, int, Answered | Refused]] = []
 
@@ -56,6 +58,16 @@ class Repetitions:
         for (operation, request), at_us, answer in self._answers:
             if not self._is_right(operation, request, answer, at_us, newest.time):
                 world.report("repetitions", f"{_name(operation, request)} is answered {answer}, when all is over")
+        if not world.violations:
+            self._look_for_nothing()
+
+    def _look_for_nothing(self) -> None:
+        world, own, answers = self._workload.world, self._own, list[Any]()
+        up = [pid for pid in world.topology.processes if world.node(pid).up and world.belongs(pid)]
+        world.request(own.choice(up), Lookup(new_message_id(world.now, own.getrandbits(62))), answers.append)
+        world.run_while(lambda: not answers, WAIT_US)
+        if not answers or not isinstance(answers[0], Refused) or answers[0].code != "unknown_or_forgotten":
+            world.report("repetitions", f"a lookup of an id that nobody has used is answered {answers}")
 
     def _ask(self, operation: Operated, request: Execute | Lookup, shard: GroupId | None = None) -> None:
         """Some replica, of this shard or any."""

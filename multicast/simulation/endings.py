@@ -35,11 +35,10 @@ import msgspec
 from multicast.disk import HANGS_US
 from multicast.protocol import Options, Specification
 from multicast.records import Delivered
-from multicast.simulation import quiet
+from multicast.simulation import leftovers, quiet
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
-from multicast.simulation.leftovers import keep
 from multicast.simulation.observe import Observer
 from multicast.simulation.stalls import LINK_US, Stalls
 from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Topology, quorum_of
@@ -67,9 +66,6 @@ notice."""
 _QUIET_US_MAX = 1_000_000
 _COPIES_US = 1_500_000
 """So long clients may go on to repeat themselves."""
-_LEFT_PERIODS = 100
-"""So many of a protocol's longest timers the last message may be kept for: what was lost is asked for more and more
-rarely."""
 _SLOW_DISK_TIMEOUTS = 12
 """A slow disk is slow for about so many timers."""
 
@@ -438,8 +434,7 @@ class Endings:
 
     def _judge_left(self) -> None:
         world, period_us = self._world, max(self._timeout_us, 1_000)
-        world.run_while(lambda: bool(keep(world, self._judged.left)), _LEFT_PERIODS * period_us, period_us // 4)
-        for pid, left in keep(world, self._judged.left).items():
+        for pid, left in leftovers.wait(world, self._judged.left, period_us).items():
             role = world.nodes[pid].protocol.role()
             world.report("left", f"process {pid} ({role}) keeps {left}, when everything has long been done")
 

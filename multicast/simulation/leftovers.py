@@ -17,9 +17,15 @@ from multicast.types import ProcessId
 if TYPE_CHECKING:
     from multicast.simulation.world import World
 
+Left = Callable[[ProcessId], dict[str, int]]
+"""How much a process keeps: name -> number."""
+
 _LEFT = ("pending", "submitted", "entries", "outgoing", "unsettled")
 """Of `MulticastProtocol.describe`: what a process keeps only as long as somebody may need it."""
 _ASKS = ("_retries", "_payloads")
+_ASKED_PERIODS, _HELD_PERIODS = 100, 20
+"""So many of a protocol's longest timers the last message may be kept for: what was lost is asked for more and more
+rarely. And what nobody asks for, afterwards."""
 _CONTAINERS = (dict, list, set, deque)
 _WITHIN = ("multicast.", "kvstore.core.")
 
@@ -30,7 +36,6 @@ GOES: dict[str, tuple[str, ...]] = {
     "Channel": ("unsaved",),
     "Coordinator": ("gathering", "handed"),
     "DeliveredLog": ("_not_durable", "_overdue", "_unsettled"),
-    "EarlyDeliveries": ("_delivered", "_heap", "_pending"),
     "Election": ("_asked", "_votes"),
     "FastCast": ("softs",),
     "GroupClocks": ("_future",),
@@ -59,16 +64,22 @@ GOES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def keep(world: World, left: Callable[[ProcessId], dict[str, int]]) -> dict[ProcessId, dict[str, int]]:
-    """What each process keeps that it should not. left(pid): of what runs on the protocols. Whoever is removed does
-    nothing more, and may."""
-    found: dict[ProcessId, dict[str, int]] = {}
-    for pid, node in world.nodes.items():
-        if world.belongs(pid):
-            much = kept(node.protocol) | {name: n for name, n in left(pid).items() if n}
-            if much:
-                found[pid] = much
-    return found
+def wait(world: World, left: Left, period_us: int) -> dict[ProcessId, dict[str, int]]:
+    """Let the world run until nobody keeps anything that he should not. Returns who does in the end, and what. left: of
+    what runs on the protocols. Whoever is removed does nothing more, and may."""
+
+    def asked() -> dict[ProcessId, dict[str, int]]:
+        found = {p: kept(world.nodes[p].protocol) | {k: n for k, n in left(p).items() if n} for p in world.nodes}
+        return {p: much for p, much in found.items() if much and world.belongs(p)}
+
+    def anywhere() -> dict[ProcessId, dict[str, int]]:
+        found = {p: held(node.protocol, GOES) for p, node in world.nodes.items() if world.belongs(p)}
+        return {p: much for p, much in found.items() if much}
+
+    for keep, periods in ((asked, _ASKED_PERIODS), (anywhere, _HELD_PERIODS)):
+        if not world.run_while(lambda keep=keep: bool(keep()), periods * period_us, period_us // 4):  # type: ignore[misc]
+            return keep()
+    return {}
 
 
 def kept(protocol: MulticastProtocol) -> dict[str, int]:
@@ -76,7 +87,10 @@ def kept(protocol: MulticastProtocol) -> dict[str, int]:
     told, parts = protocol.describe(), vars(protocol)
     found = {name: told.get(name, 0) for name in _LEFT}
     found["questions"] = sum(len(getattr(parts[name], "_retries", parts[name])) for name in _ASKS if name in parts)
-    return {name: number for name, number in found.items() if number} or held(protocol, GOES)
+    if "early" in parts:
+        early = parts["early"]
+        found["early"] = len(early._delivered) + len(early._heap) + len(early._pending)
+    return {name: number for name, number in found.items() if number}
 
 
 def held(root: Any, goes: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
@@ -122,5 +136,5 @@ def _parts(value: Any) -> Iterator[Any]:
     if isinstance(value, _CONTAINERS):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _parts(inner)
-    elif type(value).__module__.startswith(_WITHIN) and not isinstance(value, type):
+    elif not isinstance(value, type) and any(kind.__module__.startswith(_WITHIN) for kind in type(value).__mro__):
         yield value

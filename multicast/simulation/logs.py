@@ -198,9 +198,11 @@ class Streams(Decisions):
         self._seen: dict[ProcessId, tuple[int, int, dict[GroupId, tuple[int, Any]]]] = {}
         self._said: dict[ProcessId, dict[GroupId, int]] = {p: {} for p in topology.processes}
         self._learned: dict[ProcessId, dict[GroupId, int]] = {}
+        self._delivered: dict[ProcessId, set[bytes]] = {}
 
     def on_life(self, node: Node) -> None:
         super().on_life(node)
+        self._delivered[node.pid] = set()
         self._seen[node.pid] = (-1, -1, {})
         self._learned[node.pid] = {}
 
@@ -226,13 +228,22 @@ class Streams(Decisions):
         self._seen[node.pid] = (stream.base.instance, stream.kept.instance, received)
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
-        """All groups that may send here have promised to decide nothing earlier."""
+        """All groups that may send here have promised to decide nothing earlier. Nothing is delivered early that was
+        delivered finally, unless that may be forgotten."""
+        self._check_early(node, delivery)
         if replay or delivery.stage != FINAL or delivery.installed_from is not None:
             return
         stamp = stamp_of(delivery.timestamp)
         for group, channel in node.protocol.channels.of.items():  # type: ignore[attr-defined]
             if stamp > channel.barrier:
                 self._wrong(node, f"it delivers at {stamp}, and group {group} has promised {channel.barrier} only")
+
+    def _check_early(self, node: Node, delivery: Delivered) -> None:
+        name, known = delivery.message.id, self._delivered[node.pid]
+        if delivery.stage == FINAL:
+            known.add(name)
+        elif name in known and not node.protocol.options.dedup_window_us:
+            self._wrong(node, f"it delivers {name.hex()} early, which it has delivered finally")
 
     def _check_learned(self, node: Node) -> None:
         """What is taken for decided in another group is so."""

@@ -5,10 +5,16 @@ from __future__ import annotations
 from multicast.membership import Views
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.detector import FailureDetector
+from multicast.parts.group_log import LeadersWord
+from multicast.parts.instances import Instances
+from multicast.parts.payloads import Payloads
 from multicast.parts.rejoin import Rejoin
+from multicast.protocols.fastcast import FastCast
+from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
-from tests.planted import planted_in
+from multicast.simulation.runner import Settings
+from tests.planted import Planted, planted_in
 from tests.planted.rewriting import rewrite
 
 
@@ -47,4 +53,35 @@ class QuestionsOfEveryLife(WhiteBox):
     """Who has lost its disk asks under the same numbers in every life: answers to an earlier one count."""
 
 
-PLANTED = planted_in(__name__)
+# -- found by `multicast.simulation.leftovers` ------------------------------------------------------------------------
+
+
+@rewrite("tick", "del self._holders[message_id]", "pass", part=Payloads)
+class HoldersKept(PrimCast):
+    """Who has told of a message is remembered when its payload has long come."""
+
+
+@rewrite("_decide", "self._chosen.pop(self.decided, None)", "pass", part=Instances)
+class ChosenForEver(FtSkeen):
+    """That an instance was chosen is remembered when it is decided and dropped."""
+
+
+@rewrite("_forget", "self.softs.pop(message_id, None)", "pass")
+class SoftStampsKept(FastCast):
+    """What other leaders were about to stamp is remembered when it has long been delivered."""
+
+
+@rewrite("forget", "self._heard.pop(position, None)", "pass", part=LeadersWord)
+class EveryWordKept(FtSkeen):
+    """A follower keeps its leader's words when it has followed them: soon it has no room for the next ones."""
+
+
+_ONE = Settings(profile="faults", size="small", groups=1, replicas=3, messages=20)
+_IN_THE_END = {
+    HoldersKept: _ONE, ChosenForEver: _ONE, EveryWordKept: _ONE,
+    SoftStampsKept: Settings(profile="faults", size="small", groups=2, replicas=2, messages=12),
+}  # fmt: skip
+PLANTED = (
+    *(bug for bug in planted_in(__name__) if bug.protocol not in _IN_THE_END),
+    *(Planted(kind, settings) for kind, settings in _IN_THE_END.items()),
+)
