@@ -128,6 +128,7 @@ def watch(
         stages = _stages(run_dir, out, master, memory, progress)
         report = stages.watch(expect_history=history, every=every, rounds=rounds, told=told)
         if report is None:
+            print("watch: it ended before anything was judged", file=sys.stderr)
             raise typer.Exit(2)
         stages.publish(report, _file(json), html)
         render(report, _console(json, to_json(report)))

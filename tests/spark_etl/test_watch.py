@@ -20,7 +20,7 @@ from spark_etl.ingest import merging
 from spark_etl.ingest.extraction import extract
 from spark_etl.jobs import app
 from spark_etl.report import Property, Report, Violation
-from spark_etl.watch import REST, Watch
+from spark_etl.watch import REST, Round, Watch
 from tests.spark_etl.runs import MEMBERS, bank_run, write_mark
 
 
@@ -118,6 +118,22 @@ def test_the_command_ends_with_the_last_report(
     assert result.exit_code == 0, result.output
     assert result.output.count("judged up to") == 2 and "verdict: valid" in result.output
     assert (tmp_path / "run/audit/report.html").is_file()
+
+
+def test_who_interrupts_the_first_round_is_told_that_nothing_was_judged(
+    tmp_path: Path, stale: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Watch) -> Round:
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def session(*args: object, lasting: bool) -> Iterator[Any]:
+        yield None
+
+    monkeypatch.setattr(stages, "spark_session", session)
+    monkeypatch.setattr(Watch, "round", interrupted)
+    result = CliRunner().invoke(app, ["watch", str(stale), "--quiet"])
+    assert (result.exit_code, result.output) == (2, "watch: it ended before anything was judged\n")
 
 
 def test_small_files_of_many_rounds_are_merged(tmp_path: Path, stale: Path, monkeypatch: pytest.MonkeyPatch):
