@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import msgspec
 
+from kvstore.core.bundler import Bundler
 from kvstore.core.changes import Changes
 from kvstore.core.clients import Clients
 from kvstore.core.execution import Execution
 from kvstore.core.fates import Fate
 from kvstore.core.leases import Leases
+from kvstore.core.log import Log
+from kvstore.core.lookups import Lookups
 from kvstore.core.moves import Moves
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
@@ -221,11 +224,38 @@ class FloorNotCommitted(Store):
     """From when on versions are known is forgotten at a restart."""
 
 
+# -- what is kept twice, and what stays -------------------------------------------------------------------------------
+
+
+@rewrite("on_results", "asked.silent.discard(sender)", "asked.silent.discard(self._peers.self_id)")
+class NobodyIsHeard(Lookups):
+    """Whoever says that he knows nothing of an id still counts as silent: a lookup of nobody's id says at last that no
+    majority answers."""
+
+
+@rewrite("_take", "flow.bytes += len(waiting.body)", "pass")
+class PutBackWeightless(Bundler):
+    """What has to wait for the next bundle weighs nothing any more."""
+
+
+@rewrite("complete", "if self._last_of_shards.get(entry.message.destinations) == position:",
+         "if entry.message.destinations in self._last_of_shards:")  # fmt: skip
+class LastOfShardsIsGone(Log):
+    """With the first bundle of some shards those after it are taken for complete: what is to wait for them votes."""
+
+
+@rewrite("append", "self._last_writer[key] = entry.position",
+         "self._last_writer[key] = self._last_writer.get(key, entry.position)")  # fmt: skip
+class FirstWriterCounts(Log):
+    """A condition waits for the first open writer of its key, not for the last."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
 
 PLANTED_IN_STORE = (
+    *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
