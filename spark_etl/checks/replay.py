@@ -111,6 +111,9 @@ def compare(
             if said is not _UNTOLD:
                 found.append(Mismatch("value-mismatch", "", None, said))
             continue
+        if words[0] == "get" and journaled and not again.knows(words[1]):
+            why = f"it was asked for key {words[1]}, and the journals do not say that it read that"
+            found.append(Mismatch("not-as-asked", words[1], None, why))
         right = again.run(*words)
         if said is not _UNTOLD and not (found and words[0] == "get"):
             found += _answer(words[0], words[1], said, right, again, journaled)
@@ -224,6 +227,10 @@ class Replay:
         self.seen = seen
         self.writes: dict[str, Any] = {}
         self.revokes = False
+
+    def knows(self, key: str) -> bool:
+        """Whether it was read or written, or may have gone with a lease."""
+        return key in self.seen or key in self.writes or self.revokes
 
     def run(self, what: str, key: str, operand: Any = None, *further: str) -> Any:
         """What the client must be told of this operation; of a range: key -> value or version, for all keys that are
