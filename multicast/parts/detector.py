@@ -156,7 +156,7 @@ class FailureDetector:
         self._question = 0
         self._deadlines.by("campaign", self._timer.deadline)
 
-    def heard(self, now: int, resigning: bool = False) -> None:
+    def heard(self, now: int, resigning: bool | None = None) -> None:
         """The leader has said something: it lives, unless it has said that it has no majority. resigning: see
         `LeaderTimer.heard`."""
         if self._unobeyed == self._election.promised:

@@ -317,7 +317,7 @@ class Election(Generic[V]):
             self.highest = nack.ballot
             self.detector.wait(now, _NACKED)
 
-    def obey(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool = False) -> bool:
+    def obey(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool | None = None) -> bool:
         """A leader of this ballot has said something that counts unless a higher ballot is promised. Returns whether it
         counts."""
         if ballot < self.promised:

@@ -36,16 +36,20 @@ class LeaderTimer:
         self._heard = self._relieving = False
         self.reluctant = self.cut_off = False
 
-    def heard(self, now: int, resigning: bool = False) -> None:
-        """The leader lives. resigning: it asks to be relieved; after that nothing that it says prolongs patience."""
-        if not resigning or self.reluctant:
+    def heard(self, now: int, resigning: bool | None = None) -> None:
+        """The leader lives. resigning: whether it asks to be relieved, if it has said so or the contrary: after the
+        one, nothing else that it says prolongs patience before the other."""
+        if resigning and not self.reluctant:
             if not self._relieving:
-                self._last = now
-                self._heard = True
-                self._not_before = 0
-        elif not self._relieving:
-            self.restart(now, _HAND_OVER)
-            self._relieving = True
+                self.restart(now, _HAND_OVER)
+                self._relieving = True
+            return
+        if self._relieving and resigning is False:
+            self.restart(now)
+        if not self._relieving:
+            self._last = now
+            self._heard = True
+            self._not_before = 0
 
     def restart(self, now: int, share: float = 1.0) -> None:
         """Wait anew, for a patience drawn from `share` times the usual one."""

@@ -179,3 +179,15 @@ def test_followers_with_a_right_clock_stand_soon_against_a_leader_that_asks_to_b
         timer.heard(60_000)
     assert 100_000 <= right.deadline <= 200_100
     assert off.deadline >= 60_000 + 4 * SECOND
+
+
+def test_a_leader_that_no_longer_asks_to_be_relieved_has_the_usual_patience_again() -> None:
+    """Else a follower asks ever after whether others miss it, too."""
+    timer = LeaderTimer(SECOND, random.Random(1))
+    timer.restart(0)
+    timer.heard(100, True)
+    timer.heard(200_000)
+    assert timer.due(200_000)
+    timer.heard(250_000, False)
+    timer.heard(900_000)
+    assert timer.deadline >= 900_000 + SECOND
