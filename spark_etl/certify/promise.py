@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -42,10 +42,10 @@ def counted(reads: Operations) -> Mapping[str, int]:
 
 def certify(
     reads: Operations, ops: Operations, at: Placed, found: Transactions, logs: Sequence[AgreedLog],
-    writes: Sequence[pa.Table],
+    writes: Callable[[], Sequence[pa.Table]],
 ) -> None:  # fmt: skip
     """They were told what stood where they were read, no older than promised, and of one instant if they are
-    linearizable (`checks.promises`). reads: operations that are promised; ops: all others. writes: WRITES of each of
+    linearizable (`checks.promises`). reads: operations that are promised; ops: all others. writes(): WRITES of each of
     `logs`, none with a key of another. Suspect."""
     read, at_shard, position = entries(pick(reads.history["places"], reads.end))
     shard, places = numbers(at_shard), numbers(position)
@@ -59,7 +59,7 @@ def certify(
     consistency = reads.asked("consistency")
     linearizable = ~valid(consistency)
     several = linearizable & (np.bincount(read, minlength=len(reads.end)) > 1)
-    _as_it_stood(reads, several, (read, shard, last), [log.shard for log in logs], writes)
+    _as_it_stood(reads, several, (read, shard, last), [log.shard for log in logs], writes())
     stale = np.asarray(pc.fill_null(pc.equal(consistency, "stale"), False).to_numpy(zero_copy_only=False), bool)
     since = reads.invoke - numbers(reads.asked("age_us"), 0)
     course = time.steps(ops, at, found, logs)
@@ -75,10 +75,11 @@ def certify(
 
 
 def certify_ranges(
-    ops: Operations, at: Placed, found: Transactions, logs: Sequence[AgreedLog], writes: Sequence[pa.Table]
-) -> None:
+    ops: Operations, at: Placed, found: Transactions, logs: Sequence[AgreedLog],
+    writes: Callable[[], Sequence[pa.Table]],
+) -> None:  # fmt: skip
     """Operations that stand in journals, or saw one shard at a position, were told of as many keys in each range as
-    stood there. Arguments: as of `certify`. Suspect."""
+    stood there. Arguments: as of `certify`; writes are asked for only if there are ranges. Suspect."""
     everywhere = (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
     scans = _scans(ops, np.flatnonzero(ops.ok & (everywhere | ops.at_position)))
     seen = np.zeros((len(ops.end), 2), np.uint64)
@@ -102,7 +103,7 @@ def _scans(ops: Operations, rows: np.ndarray) -> list[tuple[int, Scanned]]:
 
 def _ranges_are_whole(
     scans: Sequence[tuple[int, Scanned]], seen: np.ndarray, looks: tuple[np.ndarray, np.ndarray, np.ndarray],
-    shards: Sequence[int], writes: Sequence[pa.Table],
+    shards: Sequence[int], writes: Callable[[], Sequence[pa.Table]],
 ) -> None:  # fmt: skip
     """As many keys stood in each range as were told; each of them is compared anyhow. The store's own, which nobody
     asks for over HTTP, may be among them. seen: by row, for the shards of which there is no look."""
@@ -111,7 +112,7 @@ def _ranges_are_whole(
     rows = np.array([row for row, _ in scans])
     from_first = np.array([one.first == FIRST_KEY for _, one in scans])
     there, own = np.zeros(len(scans), np.int64), np.zeros(len(scans), np.int64)
-    for shard, table in zip(shards, writes, strict=True):
+    for shard, table in zip(shards, writes(), strict=True):
         at = seen[rows]
         place = np.full(len(seen), -1)
         mine = np.flatnonzero(looks[1] == shard)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -283,7 +283,8 @@ def judge_values(run: Run) -> Proof:
         return proof
     at = client.placed(ops, found)
     _judge_told(run, proof, agreed, ops, at)
-    written = [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in agreed.logs]
+    logs = agreed.logs
+    written = cache(lambda: [run.source.read("writes", promise.WRITES, _tellers(run, log)) for log in logs])
     _judge_ranges(proof, agreed, ops, at, written)
     promised = _operations(run, Proof(), history, promised=True)
     if promised is not None and len(promised.end):
@@ -294,8 +295,9 @@ def judge_values(run: Run) -> Proof:
 
 
 def _judge_ranges(
-    proof: Proof, agreed: _Agreed, ops: client.Operations, at: client.Placed, written: Sequence[pa.Table]
-) -> None:
+    proof: Proof, agreed: _Agreed, ops: client.Operations, at: client.Placed,
+    written: Callable[[], Sequence[pa.Table]],
+) -> None:  # fmt: skip
     """Keys that ranges left out. They are not looked at in part either."""
     assert agreed.transactions is not None
     doubt = Proof()
