@@ -69,8 +69,9 @@ def wait(world: World, left: Left, period_us: int) -> dict[ProcessId, dict[str, 
     what runs on the protocols. Whoever is removed does nothing more, and may."""
 
     def asked() -> dict[ProcessId, dict[str, int]]:
-        found = {p: kept(world.nodes[p].protocol) | {k: n for k, n in left(p).items() if n} for p in world.nodes}
-        return {p: much for p, much in found.items() if much and world.belongs(p)}
+        there = [p for p in world.nodes if world.belongs(p)]
+        found = {p: kept(world.nodes[p].protocol) | {k: n for k, n in left(p).items() if n} for p in there}
+        return {p: much for p, much in found.items() if much}
 
     def anywhere() -> dict[ProcessId, dict[str, int]]:
         found = {p: held(node.protocol, GOES) for p, node in world.nodes.items() if world.belongs(p)}
