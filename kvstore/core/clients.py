@@ -34,7 +34,7 @@ from kvstore.api.shard_map import is_everywhere
 from kvstore.api.validation import validate
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED
 from kvstore.core.bundler import Bundler
-from kvstore.core.bundles import encode_transaction, request_digest, unnamed_id
+from kvstore.core.bundles import NO_ID, encode_transaction, request_digest, unnamed_id
 from kvstore.core.collects import Collects
 from kvstore.core.execution import result_bytes
 from kvstore.core.log import Entry, Log
@@ -260,6 +260,17 @@ class Clients:
         if not missing and (waiting.results or waiting.repeated):
             self._finish(waiting, waiting.conclusion(), now, out)
 
+    def _read_again(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
+        """Order a read without an id anew: some shard has completed it, and who asks another one in vain for what it
+        found will hardly be told, since nobody remembers that for long."""
+        self.requests.remove(waiting.id)
+        self.bundler.finished(waiting, now)
+        shards = self._moves.map.shards_of(waiting.transaction)
+        again = Waiting(NO_ID, waiting.transaction, waiting.body, self._moves.map, shards, b"", now, self._window_us)
+        again.tokens = waiting.tokens
+        self._begin(again, now, out)
+        again.since = waiting.since
+
     def _on_unknown(
         self, sender: ProcessId, shard: GroupId, message_id: MessageId, now: int, out: ApplicationOutbox
     ) -> None:
@@ -421,6 +432,8 @@ class Clients:
             elif waiting.astray:
                 self.requests.schedule(waiting, now)
                 self._try_elsewhere(waiting, now, out, anyhow=True)
+            elif waiting.unnamed and waiting.results and waiting.attempt:
+                self._read_again(waiting, now, out)
             else:
                 self.requests.schedule(waiting, now)
                 self._ask_for_results(waiting, now, out)

@@ -35,7 +35,9 @@ def judge(world: World, options: Options, timeout_us: int) -> None:
     if random.Random(f"{world.seed}/quiet").random() >= _SHARE:
         return
     world.run_until(max(world.now, world.network.calm_at) + _WAIT_TIMEOUTS * timeout_us)
-    nodes = {pid: node for pid, node in world.nodes.items() if node.up and world.belongs(pid)}
+    if any(node.up and not world.belongs(pid) for pid, node in world.nodes.items()):
+        return  # who was removed and has not heard of it asks, and is answered
+    nodes = {pid: node for pid, node in world.nodes.items() if node.up}
     sent: dict[ProcessId, Counter[str]] = {pid: Counter() for pid in nodes}
     for pid, node in nodes.items():
         _count(node.engine, sent[pid])

@@ -122,6 +122,28 @@ def test_such_a_read_may_ask_several_shards():
     assert answer.result.results[0].entries == ()
 
 
+def test_where_nobody_remembers_what_it_found_it_is_read_again():
+    bench = Bench(shared_reads=False)
+    everything = Transaction(success=(Range(b"k", 9),))
+    bench.request(everything, NO_ID)
+    (first,) = bench.multicast()
+    delivery = bench.order(first)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+    bench.tick(RESULT_RETRY_US)
+    assert [asked.ids for _, asked in bench.sent(ResultRequest)] == [[unnamed_id(first.id, 0)]] * 2
+    bench.tick(RESULT_RETRY_US)
+    (second,) = bench.multicast()
+    assert (second.destinations, second.payload) == (first.destinations, first.payload) and second.id != first.id
+    delivery = bench.order(second)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+        theirs = result_of(everything, unnamed_id(second.id, 0), version_of(delivery.timestamp, 0), [])
+        theirs.digest = b""
+        bench.hear(3 * shard, ShardResults(shard, [theirs]))
+    assert [answer.result.results[0].entries for answer in bench.answers()] == [()]
+
+
 def test_its_result_is_told_again_if_it_was_lost_on_its_way():
     bench = Bench(shared_reads=False)
     delivery = bench.deliver(GET, NO_ID, origin=4)
