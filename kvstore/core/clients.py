@@ -20,6 +20,7 @@ body votes so against the transaction in all.
 Reads that nobody can repeat, because the replica itself asked for them (NO_ID), leave nothing behind, unless a slot of
 theirs had moved: a replica that comes later must hear of that (`Decisions`). The results of
 the last `READS_KEPT` that entered elsewhere stay in memory, should one be lost on its way, or the entry replica slow.
+One that nobody has any more is not waited for: the read is ordered anew.
 """
 
 from __future__ import annotations

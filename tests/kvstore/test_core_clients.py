@@ -106,18 +106,23 @@ def test_two_of_them_in_one_bundle_are_two():
     assert first.result.version < second.result.version
 
 
+def finds_nothing_everywhere(bench, message, read):
+    """The bundle of this one read is complete in all shards; nobody answers before each of the others has told."""
+    delivery = bench.order(message)
+    for shard in (1, 2):
+        bench.part(shard, delivery)
+        theirs = result_of(read, unnamed_id(message.id, 0), version_of(delivery.timestamp, 0), [])
+        theirs.digest = b""
+        assert bench.answers() == []
+        bench.hear(3 * shard, ShardResults(shard, [theirs]))
+
+
 def test_such_a_read_may_ask_several_shards():
     bench = Bench(shared_reads=False)
     everything = Transaction(success=(Range(b"k", 9),))
     bench.request(everything, NO_ID)
     (message,) = bench.multicast()
-    delivery = bench.order(message)
-    for shard in (1, 2):
-        bench.part(shard, delivery)
-        theirs = result_of(everything, unnamed_id(message.id, 0), version_of(delivery.timestamp, 0), [])
-        theirs.digest = b""
-        assert bench.answers() == []
-        bench.hear(3 * shard, ShardResults(shard, [theirs]))
+    finds_nothing_everywhere(bench, message, everything)
     (answer,) = bench.answers()
     assert answer.result.results[0].entries == ()
 
@@ -135,12 +140,7 @@ def test_where_nobody_remembers_what_it_found_it_is_read_again():
     bench.tick(RESULT_RETRY_US)
     (second,) = bench.multicast()
     assert (second.destinations, second.payload) == (first.destinations, first.payload) and second.id != first.id
-    delivery = bench.order(second)
-    for shard in (1, 2):
-        bench.part(shard, delivery)
-        theirs = result_of(everything, unnamed_id(second.id, 0), version_of(delivery.timestamp, 0), [])
-        theirs.digest = b""
-        bench.hear(3 * shard, ShardResults(shard, [theirs]))
+    finds_nothing_everywhere(bench, second, everything)
     assert [answer.result.results[0].entries for answer in bench.answers()] == [()]
 
 
