@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,16 @@ from typing import Any, NoReturn, TypeVar
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from client_sdk import requests, watching
-from client_sdk.connections import CONNECT_TIMEOUT_SECONDS, Connections, NotConnected, Received, Transport, Untrusted
+from client_sdk.connections import (
+    CONNECT_TIMEOUT_SECONDS,
+    Begun,
+    Connection,
+    Connections,
+    NotConnected,
+    Received,
+    Transport,
+    Untrusted,
+)
 from client_sdk.errors import (
     ClosedClient,
     Compacted,
@@ -88,10 +97,11 @@ def _wait(state: RetryCallState) -> float:
 
 class _Call:
     """One request and what its attempts have shown so far. deadline: of the loop's clock. url: the replica that is
-    asked, or has answered. untrusted: how often somebody had no certificate that is trusted. seen: what `on_done` will
-    be told of it."""
+    asked, or has answered. maybe_sent: by an attempt that is over. hedged: the connections of hedges, which may still
+    be made. untrusted: how often somebody had no certificate that is trusted. seen: what `on_done` will be told
+    of it."""
 
-    __slots__ = ("deadline", "maybe_sent", "request", "seen", "tried", "untrusted", "url")
+    __slots__ = ("deadline", "hedged", "maybe_sent", "request", "seen", "tried", "untrusted", "url")
 
     seen: Observed
 
@@ -99,14 +109,20 @@ class _Call:
         self.request = request
         self.deadline = deadline
         self.maybe_sent = request.sent_before
+        self.hedged: tuple[Connection, ...] = ()
         self.tried: set[str] = set()
         self.url = ""
         self.untrusted = 0
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an attempt may have been received."""
+        return self.maybe_sent or any(connection.made for connection in self.hedged)
+
     def give_up(self, detail: str, code: str = "", status: int = 0, unsent: type[KvError] = Unavailable) -> KvError:
         """The exception for a call that ends without an answer that decides it. unsent: its class if no attempt can
         have had an effect."""
-        kind = OutcomeUnknown if self.maybe_sent and self.request.message_id is not None else unsent
+        kind = OutcomeUnknown if self.in_doubt and self.request.message_id is not None else unsent
         return kind(detail, code=code, status=status, message_id=self.request.message_id)
 
 
@@ -221,7 +237,7 @@ class Attempts:
         url = call.url = self._choose(request, call)
         call.seen.attempts += 1
         try:
-            received = await self._exchange(url, call, hedged=request.only is None)
+            received = await self._exchange(url, call, None if request.only else partial(self._begun, call))
             url = call.url
             status, fields, body = received
             if _succeeds(request, received):
@@ -254,15 +270,15 @@ class Attempts:
         return url
 
     async def _again(self, call: _Call) -> Received | None:
-        """A second attempt beside an unanswered one: see `Hedges`. Whatever comes of it, the request was sent twice."""
+        """A second attempt beside an unanswered one: see `Hedges`. Whatever is answered, once connected the request was
+        sent twice."""
         first, url = call.url, self._choose(call.request, call)
         if url == first:
             return None
-        call.maybe_sent = call.maybe_sent or call.request.message_id is not None
         call.seen.attempts += 1
         call.seen.hedges += 1
         try:
-            received = await self._exchange(url, call)
+            received = await self._exchange(url, call, partial(self._hedge_begun, call))
         except (OSError, TimeoutError):
             return None
         decides = received.status == 412 or _code(received.body) in DECIDED
@@ -273,7 +289,7 @@ class Attempts:
             self._router.suspect(first, asyncio.get_running_loop().time())
         return received
 
-    async def _exchange(self, url: str, call: _Call, hedged: bool = False) -> Received:
+    async def _exchange(self, url: str, call: _Call, begun: Begun | None = None) -> Received:
         request = call.request
         remaining = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
         told = min(self._attempt_timeout, remaining)
@@ -281,12 +297,14 @@ class Attempts:
         told_ms = max(1, min(int(told * 1000), told_max_ms))
         fields = f"{request.fields}{self._authorization}X-Timeout-Ms: {told_ms}\r\n"
         seconds = min(told + ANSWER_GRACE_SECONDS, remaining)
-        begun = partial(self._begun, call) if hedged else None
         exchange = self._connections.exchange
         return await exchange(url, request.method, request.path, fields, request.body, seconds, begun)
 
-    def _begun(self, call: _Call, answer: asyncio.Future[Received], retire: Callable[[], None]) -> None:
-        self.hedges.watch(answer, retire, partial(self._again, call))
+    def _begun(self, call: _Call, answer: asyncio.Future[Received], connection: Connection) -> None:
+        self.hedges.watch(answer, connection.retire, partial(self._again, call))
+
+    def _hedge_begun(self, call: _Call, answer: asyncio.Future[Received], connection: Connection) -> None:
+        call.hedged += (connection,)
 
     def _failed(self, url: str, detail: str, code: str = "", status: int = 0, pause: float = 0.0) -> _Again:
         self._router.suspect(url, asyncio.get_running_loop().time())
@@ -318,7 +336,7 @@ class Attempts:
         if status in (401, 403):
             raise Denied(detail, **facts)
         if problem.code in OF_THE_MOMENT:
-            raise call.give_up(detail, problem.code, status) if call.maybe_sent else InvalidRequest(detail, **facts)
+            raise call.give_up(detail, problem.code, status) if call.in_doubt else InvalidRequest(detail, **facts)
         call.maybe_sent |= problem.outcome == UNKNOWN
         if problem.retryable:
             pause = _seconds(fields.get("retry-after")) if problem.code == "overloaded" else 0.0

@@ -69,7 +69,7 @@ class _Exchange(NamedTuple):
     deadline: float
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection, from before it is made. closed: done once it is over."""
 
     def __init__(self, replica: _Replica):
@@ -84,6 +84,11 @@ class _Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._connecting = self._loop.create_task(self._connect())
         self._connecting.add_done_callback(self._connected)
+
+    @property
+    def made(self) -> bool:
+        """Whether it is, or has been: until then nothing is sent over it."""
+        return self._transport is not None
 
     @property
     def under_way(self) -> int:
@@ -155,6 +160,9 @@ class _Connection(asyncio.Protocol):
     def time_up(self, now: float) -> float:
         """Tell the requests whose time is up; returns the next deadline."""
         late = [e for e in self._waiting if e.deadline <= now and not e.answer.done()]
+        if late and self._transport is None:
+            self.end(NotConnected("not connected in time"))  # and nothing is sent for those who are told this
+            return math.inf
         for exchange in late:
             exchange.answer.set_exception(TimeoutError("no answer in time"))
         if late:
@@ -171,6 +179,7 @@ class _Connection(asyncio.Protocol):
     def end(self, error: OSError) -> None:
         """Close it; those who wait get `error`. Idempotent."""
         self._replica.retire(self)
+        self._out.clear()  # it may be connected in this very moment
         if self._transport is None:
             self._connecting.cancel()
         else:
@@ -179,6 +188,9 @@ class _Connection(asyncio.Protocol):
         for exchange in waiting:
             if not exchange.answer.done():
                 exchange.answer.set_exception(error)
+
+
+Begun = Callable[[asyncio.Future[Received], Connection], None]
 
 
 class _Replica:
@@ -192,18 +204,18 @@ class _Replica:
         self.connect = partial(transport.connect, host=host, port=port, tls=tls() if secure else None)
         self.path = parts.path
         self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n"
-        self.in_use: list[_Connection] = []
-        self.retired: list[_Connection] = []
+        self.in_use: list[Connection] = []
+        self.retired: list[Connection] = []
 
-    def connection(self) -> _Connection:
+    def connection(self) -> Connection:
         """The best one for the next request."""
         fewest = min(self.in_use, key=lambda c: c.under_way, default=None)
         if fewest is not None and (not fewest.under_way or len(self.in_use) == CONNECTIONS_MAX):
             return fewest
-        self.in_use.append(_Connection(self))
+        self.in_use.append(Connection(self))
         return self.in_use[-1]
 
-    def retire(self, connection: _Connection) -> None:
+    def retire(self, connection: Connection) -> None:
         """No further request for it. Idempotent."""
         if connection in self.in_use:
             self.in_use.remove(connection)
@@ -211,7 +223,7 @@ class _Replica:
             self.retired.append(connection)
 
     @property
-    def connections(self) -> list[_Connection]:
+    def connections(self) -> list[Connection]:
         return [*self.in_use, *self.retired]
 
 
@@ -236,10 +248,11 @@ class Connections:
 
     async def exchange(
         self, url: str, method: str, path: str, fields: str, body: bytes | None, seconds: float,
-        begun: Callable[[asyncio.Future[Received], Callable[[], None]], None] | None = None,
+        begun: Begun | None = None,
     ) -> Received:  # fmt: skip
         """Send one request to the replica at this base URL and wait for the answer. fields: lines, each with its CRLF.
-        begun(answer, retire): it is sent; whoever has the answer from elsewhere may give it, and then calls `retire`.
+        begun(answer, connection): it is sent as soon as that connection is made; whoever has the answer from elsewhere
+        may give it, and then calls `connection.retire`.
 
         NotConnected, Broken, or TimeoutError after so many seconds. Cancellable; then it may have been received."""
         replica, fields = self._replica(url), f"X-Concurrent: 1\r\n{fields}"
@@ -250,7 +263,7 @@ class Connections:
         connection = replica.connection()
         connection.send(data, exchange)
         if begun is not None:
-            begun(exchange.answer, connection.retire)
+            begun(exchange.answer, connection)
         if exchange.deadline < self._alarm_at:
             self._set_alarm(exchange.deadline)
         try:

@@ -33,6 +33,7 @@ from client_sdk import (
     Unavailable,
     interactive,
 )
+from client_sdk.connections import Transport
 from client_sdk.hedging import SAVED_MAX, Hedges
 from multicast.types import is_uuid7, new_message_id
 from tests.client_sdk.fake import FakeCluster
@@ -244,6 +245,29 @@ async def test_nobody_there_is_unavailable_and_certainly_not_applied() -> None:
         assert caught.value.outcome == "not_applied"
         with pytest.raises(Unavailable):
             await store.get("k")
+
+
+class Unconnected(Transport):
+    """Connects nobody: only after a while it says so."""
+
+    urls = ("http://127.0.0.1:1", "http://127.0.0.2:1")
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    async def connect(self, *_: object, **__: object) -> None:
+        await asyncio.sleep(self.seconds)
+        raise ConnectionRefusedError("nobody is there")
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3600.0])
+async def test_what_was_never_connected_was_certainly_not_applied(seconds: float) -> None:
+    """Neither by an attempt whose time is over before it is connected, nor by a hedge beside it."""
+    async with AsyncClient(Unconnected(seconds), timeout=1.5, attempt_timeout=0.2) as store:
+        store.attempts.hedges = Hedges(after=0.01)
+        with pytest.raises(Unavailable) as caught:
+            await store.put("k", "v")
+        assert caught.value.outcome == "not_applied" and store.attempts.hedges.made
 
 
 @pytest.mark.usefixtures("few_attempts")
