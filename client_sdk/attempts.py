@@ -357,8 +357,9 @@ class Attempts:
         if now - self._refreshed_at > self._refresh_every:
             self._start_refresh()
         if self._router.view is None and self._refreshing is not None:
-            # Not needed for correctness: without a view the seeds are asked. So it gets one attempt's time at most.
-            await asyncio.wait([self._refreshing], timeout=min(self._attempt_timeout, deadline - now))
+            # Not needed for correctness: without a view the seeds are asked. So it gets one attempt's time at most, and
+            # half of the call's.
+            await asyncio.wait([self._refreshing], timeout=min(self._attempt_timeout, (deadline - now) / 2))
 
     def _start_refresh(self) -> None:
         now = asyncio.get_running_loop().time()

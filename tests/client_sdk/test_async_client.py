@@ -263,7 +263,7 @@ class Unconnected(Transport):
 @pytest.mark.parametrize("seconds", [0.1, 3600.0])
 async def test_what_was_never_connected_was_certainly_not_applied(seconds: float) -> None:
     """Neither by an attempt whose time is over before it is connected, nor by a hedge beside it."""
-    async with AsyncClient(Unconnected(seconds), timeout=1.5, attempt_timeout=0.2) as store:
+    async with AsyncClient(Unconnected(seconds), timeout=1.0) as store:
         store.attempts.hedges = Hedges(after=0.01)
         with pytest.raises(Unavailable) as caught:
             await store.put("k", "v")

@@ -61,7 +61,8 @@ def test_every_bug_can_be_planted() -> None:
     "bug", [pytest.param(bug, id=bug.key, marks=[pytest.mark.full] * (bug.key in LIKE)) for bug in BUGS]
 )
 def test_a_planted_bug_is_found(bug: Planted) -> None:
-    assert any(bug.finds(bug.run(seed)) for seed in (bug.first_seed, *range(20))), f"{bug.key} is not found"
+    stale = f"seed {bug.first_seed} is stale: `python -m tests.planted --stale` looks for another"
+    assert bug.finds(bug.run(bug.first_seed)), stale
 
 
 def test_every_check_has_a_bug() -> None:

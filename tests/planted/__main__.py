@@ -1,8 +1,8 @@
 """`python -m tests.planted [MODULE ...]`: find the cheapest seed for each planted bug anew; write `first_seeds.json`,
-and in the end `dear.json`.
+and in the end `dear.json`. With `--stale` only for those that their seed no longer finds; minutes, not hours.
 
-After changes of protocols, faults or draws, when test_mutants has become slow or fails. A bug keeps its seed if that
-still finds it at a low price. It can be interrupted: what is found is written at once.
+After changes of protocols, faults or draws, when a test says that a seed is stale. A bug keeps its seed if that still
+finds it at a low price. It can be interrupted: what is found is written at once.
 """
 
 from __future__ import annotations
@@ -114,11 +114,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
     parser.add_argument("modules", nargs="*", help="modules of tests.planted; none: all")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="so many are tried per bug")
+    parser.add_argument("--stale", action="store_true", help="only bugs that their seed no longer finds")
     given = parser.parse_args()
     known: dict[str, int | str | None] = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
     every = {bug.key for _, bugs in modules() for bug in bugs}
     total, prices = 0.0, {}
     for bug in [bug for module, bugs in modules() if module in (given.modules or [module]) for bug in bugs]:
+        if given.stale and (bug.elusive or finds(bug, bug.first_seed)):
+            continue
         best = cheapest(bug, given.seeds)
         if best or not isinstance(known.get(bug.key), str):
             known[bug.key] = best[0] if best else None

@@ -390,7 +390,7 @@ def test_an_unanswered_write_is_status_2_and_names_the_id(alone: Shell) -> None:
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         port = silent.getsockname()[1]
-        ran = alone("put", "k", "v", "--cluster", f"http://127.0.0.1:{port}", "--timeout", "0.5")
+        ran = alone("put", "k", "v", "--cluster", f"http://127.0.0.1:{port}", "--timeout", "1")
         silent.shutdown(socket.SHUT_RDWR)
         thread.join()
     for connection in taken:
