@@ -503,12 +503,14 @@ def test_every_module_is_in_the_exported_file() -> None:
 # -- long runs ----------------------------------------------------------------------------------------------------
 
 
-def test_ten_thousand_events_stay_usable(
-    new_page: Callable[..., Page], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("events", [2_500, pytest.param(10_000, marks=pytest.mark.full)])
+def test_thousands_of_events_stay_usable(
+    new_page: Callable[..., Page], tmp_path: Path, capsys: pytest.CaptureFixture[str], events: int
 ) -> None:
-    recording = play(Run(protocol="white_box", seed=3, profile="calm", groups=3, replicas=3, messages=90))
-    lines = recording["lines"][:10_000]
-    assert len(lines) == 10_000
+    messages = events // 110
+    recording = play(Run(protocol="white_box", seed=3, profile="calm", groups=3, replicas=3, messages=messages))
+    lines = recording["lines"][:events]
+    assert len(lines) == events
     file = tmp_path / "long.html"
     file.write_text(single_page({**recording, "lines": lines, "steps": lines[-1]["s"], "violations": []}, "long"))
     page = new_page(file.as_uri())
