@@ -21,7 +21,9 @@ T = TypeVar("T")
 def of_type(name: str, value: T, *kinds: type) -> T:
     """`value`, which is of one of these types; a bool is no number. TypeError otherwise, with the argument's name."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise TypeError(f"{name}: {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
+        names, other = [kind.__name__ for kind in kinds], type(value)
+        namesake = f"{other.__module__}." if other.__name__ in names else ""
+        raise TypeError(f"{name}: {' or '.join(names)}, not {namesake}{other.__name__}")
     return value
 
 

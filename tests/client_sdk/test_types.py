@@ -100,6 +100,10 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
         "not str",
         lambda: ALL_KEYS.txn(success=[Get("k"), "k"]),
     ),
+    (
+        "compare[0]: Compare, not kvstore.api.model.Compare",
+        lambda: ALL_KEYS.txn([Compare("k", "exists", "==", True).plain()]),
+    ),
     ("compare[0]: Compare, not tuple", lambda: ALL_KEYS.txn([("k", "exists", "==", True)])),
     ("timeout: int or float, not str", lambda: Client("http://127.0.0.1:1", timeout="3")),
 ]
