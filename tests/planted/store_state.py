@@ -22,7 +22,7 @@ from tests.planted.store import CHASE, SHORT, Planted
 
 CALM = Settings(protocol="white_box", profile="calm", seconds=0.6, clients=8, size="small", shards=3)
 CROWDED = Settings(protocol="white_box", profile="calm", seconds=1.0, clients=8, size="small", shards=2)
-ALONE = Settings(protocol="skeen", profile="calm", seconds=1.0, clients=12, shards=1)
+ALONE = Settings(protocol="skeen", profile="calm", seconds=0.2, clients=12, shards=1)
 LOSSES = Settings(protocol="white_box", size="small", options={"leaders_in_quorum": "true"})
 FORGETFUL = Settings(
     protocol="white_box", seconds=2.0, clients=4, size="small", options={"dedup_window_us": "300000"}
