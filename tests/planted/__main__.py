@@ -45,6 +45,8 @@ DEAR_S = 0.25
 """Processor time from which on a bug is left to the full run, if half of it finds another one of its kind."""
 ENOUGH = 4
 """Of so many seeds that find a bug the cheapest is taken."""
+PATIENCE_S = 60.0
+"""After so much processor time the first seed that finds it is taken."""
 
 
 def finds(bug: Planted | store.Planted, seed: int) -> str:
@@ -60,13 +62,14 @@ def finds(bug: Planted | store.Planted, seed: int) -> str:
 def cheapest(bug: Planted | store.Planted, seeds: int) -> tuple[int, float, str] | None:
     """(seed, processor seconds, check); None if none of the seeds finds it."""
     found: list[tuple[float, int, str]] = []
+    since = time.process_time()
     for seed in dict.fromkeys((bug.first_seed, *range(seeds))):
         begun = time.process_time()
         check = finds(bug, seed)
         if check:
             found.append((time.process_time() - begun, seed, check))
-            if found[-1][0] < CHEAP_S or len(found) == ENOUGH:
-                break
+        if found and (min(found)[0] < CHEAP_S or len(found) == ENOUGH or time.process_time() > since + PATIENCE_S):
+            break
     if not found:
         return None
     taken, seed, check = min(found)
