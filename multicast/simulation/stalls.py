@@ -6,7 +6,8 @@ still for a great many retries before somebody notices passes it.
 - *Wherever something is owed* not everything may stand still for so long.
 - *Who is heard and does not hear*: in a part of the runs, at the very end, the leader of a group does not reach one of
   its members, which it hears, and in another group a process dies. The rest must go on as if both had died; and when
-  all is well again, everybody has everything.
+  all is well again, everybody has everything. (Where one leads all groups and candidates ask nobody first, whoever does
+  not hear the leader deposes it; it may be of that other group, of which the new one then hears no quorum.)
 
 All of this draws from a generator of its own, and all but the first is done when nothing else is left to judge or by
 watching alone: it changes no other run.
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from multicast.records import Delivered
 from multicast.simulation.observe import Observer
-from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId
+from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, quorum_of
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -133,6 +134,11 @@ class Stalls(Observer):
             return ()
         deaf = rng.choice([p for p in groups[here] if p != leader])
         dying = rng.choice([p for p in groups[there] if p != leader])
+        unheard = {dying, leader}.intersection(groups[there])
+        if not getattr(protocol.options, "ask_first", True) and len(groups[there]) - len(unheard) < quorum_of(
+            len(groups[there])
+        ):  # who asks nobody takes over the lead of all, and hears no quorum of that group
+            return ()
         world.network.block([(leader, deaf)])
         world.crash(dying)
         world.run_for(2 * self._timeout_us)  # whoever is missed is missed now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -15,7 +16,7 @@ from multicast.simulation.runner import Run, Settings
 from multicast.simulation.scene import Scene
 from multicast.simulation.stalls import STALL_TIMEOUTS, Stalls
 from multicast.simulation.world import World
-from multicast.types import FINAL, AppMessage, GroupId, ProcessId, Timestamp, Topology
+from multicast.types import FINAL, AppMessage, Ballot, GroupId, ProcessId, Timestamp, Topology
 from tests.planted.toto import AsksSeldom, WaitsForTheDeaf
 
 TIMEOUT = 1_000
@@ -119,3 +120,51 @@ def test_who_asks_again_after_a_long_time_only_is_found(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("protocol", ["toto", "primcast"])
 def test_who_goes_on_is_not_accused(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not _stalled(registry.load(protocol), True, monkeypatch, range(2))
+
+
+class _AllHeard:
+    """A world in which nothing happens but what `deafen` does to it: who does not reach whom, and who has died."""
+
+    def __init__(self, leader: ProcessId, ask_first: bool) -> None:
+        self.topology = Topology.grid(2, 3)
+        election = SimpleNamespace(promised=Ballot(2, leader))
+        protocol = SimpleNamespace(election=election, options=SimpleNamespace(ask_first=ask_first))
+        self.nodes = {pid: SimpleNamespace(protocol=protocol, up=True) for pid in self.topology.processes}
+        self.network = SimpleNamespace(block=self.blocked, unblock=lambda links: None)
+        self.done: list[tuple[ProcessId, ...]] = []
+        self.now = 0
+
+    def blocked(self, links: list[tuple[ProcessId, ProcessId]]) -> None:
+        self.done += links
+
+    def belongs(self, pid: ProcessId) -> bool:
+        return pid in self.topology.group_of
+
+    def crash(self, pid: ProcessId) -> None:
+        self.done.append((pid,))
+
+    def restart(self, pid: ProcessId) -> None:
+        """It is up again."""
+
+    def run_for(self, us: int) -> None:
+        self.now += us
+
+    def run_while(self, condition: object, limit_us: int) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("ask_first", [True, False])
+def test_nobody_is_deaf_to_a_leader_of_all_whose_own_group_he_would_then_hear_too_little_of(ask_first: bool) -> None:
+    leader = 3
+    dying: set[GroupId] = set()
+    for seed in range(20):
+        world = _AllHeard(leader, ask_first)
+        nobody = cast(Rig, SimpleNamespace(multicast=lambda *_: None))
+        stalls = Stalls(cast(World, world), nobody, random.Random(seed), 1)
+        if stalls.deafen():
+            (of, _), (died,) = world.done
+            assert of == leader
+            dying.add(world.topology.group_of[died])
+        else:
+            assert not world.done
+    assert dying == ({0, 1} if ask_first else {0})
