@@ -264,6 +264,7 @@ class Election(Generic[V]):
         self.go(what)
         self.promised, self.highest = ballot, max(self.highest, ballot)
         self._votes = {}
+        self._assembly.clear()
         self.detector.wait(now)
         self._voter.ended(now, out)
         self._voter.keep(out)

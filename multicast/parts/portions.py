@@ -60,6 +60,10 @@ class Assembly(Generic[T]):
         held += items
         return self._lists.pop(sender) if number == count - 1 else None
 
+    def clear(self) -> None:
+        """Nothing that was begun is wanted any more."""
+        self._lists.clear()
+
     def forget(self, sender: ProcessId) -> None:
         """What this sender has begun to send will not be completed."""
         self._lists.pop(sender, None)

@@ -183,9 +183,10 @@ class Sequence:
         self.length = max(self.length, length)
 
     def forget_proposals(self) -> None:
-        """The epoch of the waiting proposals is over."""
+        """The epoch of the waiting proposals is over, and of the answers that have come in part."""
         self._expected.clear()
         self._dropped = 0
+        self._assembly.clear()
 
     # -- what was lost on the way -------------------------------------------------------------------------------------
 

@@ -556,6 +556,7 @@ class PrimCast(MulticastProtocol):
     def ended(self, now: int, out: Outbox) -> None:
         """Line 62: nothing is proposed or appended in the epoch before any more."""
         self.t.forget_proposals()
+        self._proposable.clear()
         self._save_state(out)
 
     def vote(self) -> Promise:

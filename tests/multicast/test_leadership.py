@@ -35,6 +35,7 @@ from multicast.parts.leadership import Leadership
 from multicast.parts.options import GroupOptions
 from multicast.parts.rejoin import Highest, Returned
 from multicast.protocol import Outbox, PeerError, Saved
+from multicast.simulation.leftovers import held
 from multicast.types import VIEW_BITS, AppMessage, Ballot, ProcessId, Topology
 
 OPTIONS = GroupOptions(heartbeat_us=1_000, election_timeout_us=10_000, retry_us=5_000)
@@ -583,3 +584,12 @@ def test_who_is_new_gives_up_a_state_that_it_holds_when_it_promises_a_higher_bal
     member.position = 5
     member.leadership.installed(3, member.out)
     assert member.leadership.election.state == REJOINING and member.leadership.joined < ballot
+
+
+def test_what_has_come_in_part_goes_with_its_ballot() -> None:
+    member = Member(2)
+    member.handlers[NewLeader].call(1, NewLeader(Ballot(2, 1), 0), 1, member.out)
+    member.handlers[State].call(1, State(Ballot(2, 1), 0, [Word(b"", (), b"a", 0)], number=0, count=2), 1, member.out)
+    assert held(member.leadership.election, {"Assembly": ("_lists",)})
+    member.handlers[NewLeader].call(0, NewLeader(Ballot(3, 0), 0), 2, member.out)
+    assert held(member.leadership.election, {"Assembly": ("_lists",)}) == {}, "its leader was deposed, and is not heard"

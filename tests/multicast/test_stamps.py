@@ -18,6 +18,7 @@ from multicast.parts.stamps import Entry, Stamp
 from multicast.parts.submissions import Copies
 from multicast.parts.window import Window
 from multicast.protocol import Outbox
+from multicast.simulation.leftovers import held
 from multicast.types import (
     AppMessage,
     Ballot,
@@ -124,6 +125,19 @@ def test_a_follower_gets_what_its_t_lacks() -> None:
     missing = follower.missing(0, refills[1])
     assert missing is not None and [(s.message.id, s.place) for s in missing] == [(ids[2], 2), (ids[3], 3)]
     assert follower.reach == 2, "what is settled it must install"
+
+
+def test_what_has_come_in_part_goes_with_its_epoch() -> None:
+    primary, follower = Sequence(0, two, 10), Sequence(0, two, 10)
+    placed(primary, [1, 2], Outbox())
+    first, last = primary.refill(Fetch(FIRST, 0), 9, portion_bytes=0)
+    assert follower.missing(0, first) is None
+    follower.forget_proposals()
+    assert held(follower, {"Assembly": ("_lists",)}) == {}, "nobody sends the rest any more"
+    assert follower.missing(0, last) is None
+    first, last = primary.refill(Fetch(FIRST, 0), 9, portion_bytes=0)
+    assert follower.missing(0, first) is None
+    assert len(follower.missing(0, last) or ()) == 2
 
 
 def expecting(*places: int) -> Sequence:
