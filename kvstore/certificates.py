@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, in_shell
 from multicast.runtime.tls import Tls, process_name
 from multicast.types import ProcessId
 
@@ -45,7 +45,7 @@ class Certificates:
         certificate, key = self._files = files_of(where, replica.id)
         for path in (where / AUTHORITY, certificate, key):
             if not path.is_file():
-                raise ConfigError(f"{path} does not exist; `kvstore certs {directory}` makes what is missing")
+                raise ConfigError(f"{path} does not exist; `kvstore certs {in_shell(directory)}` makes what is missing")
         self._read_peers = partial(Tls, where / AUTHORITY, certificate, key, config.cluster)
         self._replica = replica.id
         self.clients: ssl.SSLContext | None = None
@@ -53,8 +53,8 @@ class Certificates:
             self.peers = self._read_peers()
             if problem := self.peers.unfit(replica.id):
                 raise ConfigError(
-                    f"{certificate}: {problem}: no peer would accept it; `kvstore certs {directory} --renew` makes"
-                    f" another one, where {AUTHORITY_KEY} lies, else {AUTHORITY}'s authority does"
+                    f"{certificate}: {problem}: no peer would accept it; `kvstore certs {in_shell(directory)} --renew`"
+                    f" makes another one, where {AUTHORITY_KEY} lies, else {AUTHORITY}'s authority does"
                 )
             if replica.https:
                 self.clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -277,11 +277,13 @@ def cluster_add_shard(
     output: OutputOption = Output.text,
 ) -> None:
     """Add a shard, start its replicas here, and make it known, while clients go on. After a failure: again."""
+    from kvstore.config import in_shell
     from kvstore.growing import add_shard
 
     ports = (peer_port, http_port) if peer_port and http_port else None
     shard, started = add_shard(directory, replicas, host, advertise, ports, beside(output), insecure, even)
-    text = f"shard {shard} has no slots yet: kvstore cluster move-slots {directory} --from S --to {shard} --slots ..."
+    command = f"kvstore cluster move-slots {in_shell(directory)} --from S --to {shard} --slots ..."
+    text = f"shard {shard} has no slots yet: {command}"
     if even:
         text = f"shard {shard} has an even share of the slots"
     tell(output, {"shard": shard, "replicas": [one.replica for one in started]}, text)

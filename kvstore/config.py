@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -247,13 +248,19 @@ def new_cluster(
     return config
 
 
+def in_shell(path: Path) -> str:
+    """As a command has it that a message tells."""
+    return quote(str(path))
+
+
 def load(directory: Path) -> ClusterConfig:
     """Read and check `directory/cluster.json`. ConfigError says what is wrong with it."""
     path = directory / CLUSTER_FILE
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; `kvstore cluster init {directory} ...` makes one") from None
+        command = f"kvstore cluster init {in_shell(directory)} ..."
+        raise ConfigError(f"{path} does not exist; `{command}` makes one") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     return parse(data, str(path))

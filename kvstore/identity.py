@@ -18,6 +18,7 @@ from kvstore.config import (
     ConfigError,
     ReplicaConfig,
     decode,
+    in_shell,
     json_text,
     replica_directory,
     save,
@@ -115,7 +116,7 @@ def lost_disk_remedy(directory: Path, config: ClusterConfig, replica_id: Process
         return f"this replica has run before and its data is gone, and it cannot come back without it: {problem}"
     return (
         "what this replica has promised the others is gone, so it must not start as if it were new; if its disk is "
-        f"lost, start it once with: kvstore serve --dir {directory} --replica {replica_id} --lost-disk"
+        f"lost, start it once with: kvstore serve --dir {in_shell(directory)} --replica {replica_id} --lost-disk"
     )
 
 

@@ -130,8 +130,8 @@ def test_what_is_no_configuration_is_refused(data: bytes) -> None:
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="kvstore cluster init"):
-        config.load(tmp_path)
+    with pytest.raises(ConfigError, match=r"`kvstore cluster init '.*/two words' \.\.\.` makes one"):
+        config.load(tmp_path / "two words")
 
 
 def test_too_many_replicas_for_the_ports() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 from spark_etl.checks.genuineness import NO_TRACE
 from spark_etl.page import run as run_page
 from spark_etl.report import Property
+from tests.browser import NEEDED, launched
 from tests.spark_etl.test_page import NASTY, cycle, report
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = NEEDED
 
 BEYOND_THEIR_TILES = """[...document.querySelectorAll(".cards li")].filter(li => [...li.querySelectorAll("*")].some(
     e => e.getBoundingClientRect().right > li.getBoundingClientRect().right + 1)).map(li => li.textContent)"""
@@ -26,10 +24,7 @@ WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth - innerWidth"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    yield from launched()
 
 
 @pytest.mark.parametrize("width", [1300, 1000, 390])

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import re
-import shutil
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
@@ -19,11 +18,10 @@ from multicast.visual.inline import PAGE, joined, single_page
 from multicast.visual.recorded import Run, play
 from multicast.visual.scenario import described, find, scenarios, stage
 from multicast.visual.server import Server, serve
+from tests.browser import NEEDED, launched, sync_api
 from tests.ports import free_ports
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = NEEDED
 
 Page = Any
 
@@ -76,11 +74,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        sync_api.expect.set_options(timeout=60_000)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    yield from launched()
 
 
 @pytest.fixture
