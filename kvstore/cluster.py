@@ -84,12 +84,15 @@ def fetch(
     try:
         named = {"Authorization": f"Bearer {token}"} if token else {}
         asked = urllib.request.Request(url, body, {**named, **(headers or {})})
-        with _whole(), _opener(asked.type).open(asked, timeout=seconds) as answer:
+        with _whole(asked.type), _opener(asked.type).open(asked, timeout=seconds) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
-        with error, _whole():
+        with error, _whole(asked.type):
             return error.code, error.read()
     except urllib.error.URLError as error:  # it says <urlopen error ...> of what it wraps
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            problem = f"its certificate is not trusted: {error.reason.verify_message}"
+            raise OSError(f"{problem}; its authority: KVSTORE_CA, or --ca FILE before the command") from None
         raise error.reason if isinstance(error.reason, OSError) else error from None
 
 
@@ -100,10 +103,13 @@ def said(answer: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _whole() -> Iterator[None]:
+def _whole(scheme: str) -> Iterator[None]:
     """What http.client raises of half an answer, or of one that is not HTTP, is no OSError."""
     try:
         yield
+    except http.client.RemoteDisconnected:
+        hint = "; if it speaks TLS, its address begins with https://" if scheme == "http" else ""
+        raise ConnectionResetError(f"the connection was closed without an answer{hint}") from None
     except http.client.IncompleteRead:
         raise ConnectionResetError("the answer broke off") from None
     except http.client.HTTPException as error:

@@ -86,6 +86,17 @@ def test_a_client_without_tls_gets_no_answer(secured: Path) -> None:
         assert b"HTTP/" not in plain.recv(1000)
 
 
+def test_who_asks_for_a_status_is_told_what_it_takes(secured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = config.load(secured).replicas[0].url
+    with pytest.raises(OSError, match=r"if it speaks TLS, its address begins with https://$"):
+        cluster.fetch(url.replace("https://", "http://") + "/v1/cluster")
+    monkeypatch.delenv("KVSTORE_CA", raising=False)
+    for remembered in ("_trusted", "_opener"):
+        monkeypatch.setattr(cluster, remembered, getattr(cluster, remembered).__wrapped__)
+    with pytest.raises(OSError, match=r"its certificate is not trusted: .*; its authority: KVSTORE_CA, or --ca FILE"):
+        cluster.fetch(f"{url}/v1/cluster")
+
+
 def test_who_has_no_certificate_is_no_peer(secured: Path) -> None:
     known = config.load(secured)
     name = certificates.process_name(0, known.cluster)
