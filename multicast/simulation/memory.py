@@ -24,6 +24,12 @@ class Least(dict[Any, Any]):
     """There may be more after a restart, and no less."""
 
 
+class But(dict[Any, Any]):
+    """Nothing is said of the keys `but`."""
+
+    but: frozenset[Any] = frozenset()
+
+
 def memory(protocol: MulticastProtocol) -> Memory:
     """What this one must still know after a restart; empty for one of which this is not known."""
     look = _LOOKS.get(protocol.specification.name)
@@ -46,12 +52,14 @@ def _ballots(leadership: Any) -> Memory:
 
 def _white_box(p: Any) -> Memory:
     """What was delivered is settled after a restart, if a later copy has taken its place: who gave that had forgotten
-    the first one, which was settled then."""
-    accepted = {
+    the first one, which was settled then. Until that copy is accepted the first one stays on disk, and may be back."""
+    held = p.entries.values()
+    accepted = But({
         e.id: (e.local, (e.final, e.position) if e.position else None)
-        for e in p.entries.values()
+        for e in held
         if e.phase >= 2 and e.message is not None
-    }
+    })
+    accepted.but = frozenset(e.id for e in held if e.phase < 2 and p.log.known(e.id) is not None)
     log = _delivered(p.log)
     log["unsettled"] = Least({i: at for i, at in log["unsettled"].items() if p.entries.delivered_at(i) is not None})
     return {"clock": p.clock._saved, "accepted": accepted, **_ballots(p.leadership), **log}
@@ -153,7 +161,8 @@ def forgotten(before: Memory, after: Memory) -> str:
             continue
         if isinstance(value, dict):
             both = value if isinstance(value, Least) else {**value, **found}
-            keys = [k for k in both if value.get(k) != found.get(k)]
+            but = value.but if isinstance(value, But) else ()
+            keys = [k for k in both if value.get(k) != found.get(k) and k not in but]
             if not keys:
                 continue
             return f"{what} {keys[0]!r}: {value.get(keys[0])}, after a restart {found.get(keys[0])}"

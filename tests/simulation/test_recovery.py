@@ -12,6 +12,7 @@ from multicast.application import Application
 from multicast.parts.delivered import LAST_KEY
 from multicast.protocol import MulticastProtocol, Outbox
 from multicast.protocols.ft_skeen import FtSkeen
+from multicast.simulation.memory import But, forgotten
 from multicast.simulation.recovery import RecoveryCheck
 from multicast.simulation.runner import Run, Settings
 from multicast.types import ProcessId
@@ -62,3 +63,11 @@ def test_every_process_could_come_back_from_many_of_its_flushes_and_the_run_is_t
     assert outcome.violations == []
     assert asked.world.recovery is not None and asked.world.recovery.asked > 5
     assert outcome.digest == free.execute().digest
+
+
+def test_what_a_later_copy_has_replaced_may_be_back_after_a_restart() -> None:
+    replaced = But(kept=1)
+    assert "gone" in forgotten({"accepted": replaced}, {"accepted": {"kept": 1, "gone": 2}})
+    replaced.but = frozenset(["gone"])
+    assert not forgotten({"accepted": replaced}, {"accepted": {"kept": 1, "gone": 2}})
+    assert "kept" in forgotten({"accepted": replaced}, {"accepted": {"gone": 2}})
