@@ -449,6 +449,7 @@ class WhiteBox(MulticastProtocol):
         message, final = entry.message, entry.final
         assert message is not None and final is not None
         entry.position = self.log.add(entry.id, message.destinations, final, out)
+        self._early.pop(entry.position, None)  # a word that came when the message was not here
         self.leadership.delivered(message, out)
         entry.accepts.clear()
         entry.acks.clear()
@@ -468,7 +469,7 @@ class WhiteBox(MulticastProtocol):
             self.election.step_down(now)  # somebody leads a later ballot
         self.clock.advance(timestamp.time)
         if self.entries.is_copy_after(entry, timestamp):
-            self.log.add(message.id, message.destinations, timestamp, out)
+            self._early.pop(self.log.add(message.id, message.destinations, timestamp, out), None)
             self.leadership.delivered(message, out)
         else:
             if entry.phase != COMMITTED or entry.final != timestamp:

@@ -12,6 +12,7 @@ from multicast.parts.entries import Entries
 from multicast.parts.window import Window
 from multicast.protocol import Outbox, Saved
 from multicast.protocols.white_box import Accept, Deliver, Multicast, NewState, WhiteBox
+from multicast.simulation.leftovers import held as kept
 from multicast.types import AppMessage, Ballot, ProcessId, Timestamp, Topology, new_message_id
 from tests.multicast.lockstep import START_US, Lockstep
 
@@ -196,6 +197,18 @@ def test_the_first_copy_is_installed_and_the_later_one_stays() -> None:
     process.on_message(0, Accept(message.id, 0, BALLOT, LATER, message), NOW, out)
     process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
     assert held(process, message) == (ACCEPTED, LATER, 0) and process.log.known(message.id) == (FIRST, 1)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_word_that_came_too_early_goes_when_its_delivery_is_installed(copy: bool) -> None:
+    """Else it takes the place of others for as long as its leader leads."""
+    process, message, out = follower()
+    if copy:
+        process.on_message(0, Accept(message.id, 0, BALLOT, LATER, message), NOW, out)
+    process.on_message(0, Deliver(message.id, BALLOT, FIRST, FIRST, 1), NOW, out)
+    assert kept(process, {"WhiteBox": ("_early",)})
+    process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
+    assert kept(process, {"WhiteBox": ("_early",)}) == {}
 
 
 def test_the_first_copys_delivery_is_not_the_later_ones() -> None:
