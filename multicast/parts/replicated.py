@@ -190,6 +190,9 @@ class ReplicatedSkeen(MulticastProtocol):
     def on_delivered(self, entry: Entry, out: Outbox) -> None:
         message = entry.message
         self._forget(message.id)
+        later = self.member.log.latest(message.id)
+        if later is not None and not later.position:  # nobody else tells the own group's stamp of a later copy again
+            self.stamps[message.id] = {self.group: later.local}
         self._submissions.remove(message.id)
         self._retries.discard(entry.local)
         if self.member.acting and self.topology.group_of.get(message.origin) not in message.destinations:

@@ -17,8 +17,8 @@ from multicast.parts.truncation import Applied
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
 from multicast.protocols.fastcast import FastCast, Soft
 from multicast.protocols.ft_skeen import FtSkeen
-from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology
-from tests.multicast.lockstep import Lockstep
+from multicast.types import AppMessage, Ballot, MessageId, ProcessId, Timestamp, Topology, new_message_id
+from tests.multicast.lockstep import START_US, Lockstep
 from tests.planted import fastcast, ft_skeen
 
 SECOND = 1_000_000
@@ -504,6 +504,23 @@ def test_a_member_that_lacks_dropped_instances_gets_the_state(protocol: type[Mul
     m = world.submit(1, 0, 1)
     world.settle()
     assert world.delivered(2)[-1] == m
+
+
+@PROTOCOLS
+def test_the_own_stamp_of_a_later_copy_outlives_the_delivery_of_the_first(protocol: type[MulticastProtocol]) -> None:
+    """A member that delivers the first one late may lead when the later one is due."""
+    process = cluster(protocol, groups=1, dedup_window_us=SECOND, clock="hybrid").protocol(1)
+    message, out = AppMessage(new_message_id(START_US, 1), (0,), b"x", 0), Outbox()
+    times = START_US, START_US + 3 * SECOND
+    first, later = [
+        process.member.log.assign(Assign(Ballot(1, 0), Timestamp(time, 0), message), None, out) for time in times
+    ]
+    for entry in (first, later):
+        process.on_assigned(entry, START_US, out)
+    first.final = first.local
+    process.member._deliver(first, out)
+    assert process.waits_for() == ()
+    assert process.stamps == {message.id: {0: later.local}}
 
 
 @PROTOCOLS
