@@ -17,8 +17,8 @@ of violations. A version is its writer's timestamp, so one window per key says w
 if it did, the order of versions is a witness of serializability, and of strict serializability if no operation ended
 before the invocation of one that precedes it. If that fails it proves nothing: `search` then decides by cycles, and
 explains a shortest one. `audit` runs all of it, and finds the log lines behind a violation. `report` is the result as
-data and as a table, `page` the same as a page; `names` lists the properties and violations. `stages`, `jobs` and
-`session` are the command line and Spark; `watch` follows a run that goes on. `blackbox` judges histories of any
+data and as a table, `page` the same as a page; `names` lists the properties and violations. `stages`, `jobs`, `session`
+and `gateway` are the command line and Spark; `watch` follows a run that goes on. `blackbox` judges histories of any
 database, and `bench` measures.
 
 What is no violation: a replica that is behind at the end (only a later position of its own, or what it said at a

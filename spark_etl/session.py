@@ -121,6 +121,8 @@ def _start(
 ) -> Any:
     from pyspark.sql import SparkSession
 
+    from spark_etl.gateway import remember
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
     root = Path(__file__).resolve().parent.parent  # workers import these packages by name; it may be an archive
     if str(root) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
@@ -144,6 +146,11 @@ def _start(
         "spark.python.daemon.module": "spark_etl.certify.daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # asks Java for the line of every call on a column
+        # What nobody looks at: a text of each plan, and counters of each task.
+        "spark.sql.ui.explainMode": "simple",
+        "spark.sql.debug.maxToStringFields": "0",
+        "spark.ui.liveUpdate.period": "-1",
+        "spark.sql.icu.caseMappings.enabled": "false",  # they need a table of all letters
         **(_SMALL_SETTINGS if small else {}),
     }
     builder = SparkSession.builder.appName("audit").master(master)
@@ -156,6 +163,9 @@ def _start(
         except Exception as error:
             reason = str(error).strip().splitlines()
             raise CannotStart(f"Spark did not start: {reason[0] if reason else error!r}; its log is {log}") from None
+    remember(spark.sparkContext._jvm)
+    for form in ("short", "long"):  # of where in this program a job begins: else Java looks for it in its own stack
+        spark.sparkContext.setLocalProperty(f"callSite.{form}", "audit")
     spark.sparkContext.setLogLevel("ERROR")
     # where Java tells it of counters: it would print a stack trace when that has gone
     spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
