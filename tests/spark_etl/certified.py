@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +27,10 @@ from tests.spark_etl import brute_run, folded
 PROVABLE = {*proof.LOGS, *proof.ACCOUNTS, proof.VALIDITY, proof.ORDER, proof.READS, proof.CLIENTS, proof.VALUES,
             proof.POSITIONS, proof.PROMISES, proof.BANK}  # fmt: skip
 """Properties that a kernel proves by itself."""
+
+_COLUMNS = {name: arrow_schema(schemas.table_schema(name)) for name in schemas.TABLES}
+_COLUMNS |= {"history": arrow_schema(schemas.HISTORY)}
+_FIELDS = dict.fromkeys(schemas.JOURNAL.fieldNames())
 
 
 def workers(told: list[bytes]) -> list[bytes]:
@@ -51,22 +56,28 @@ def of_tables(out: Path, manifest: tables.Manifest, into: Path | None = None) ->
 
 def of_run(run: brute_run.Run, out: Path, case: int = 0, into: Path | None = None) -> Proof:
     """A small run, the n-th, whose tables go to `out`. into: see `prove`."""
+    return written(run, out, case, into)()
+
+
+def written(run: brute_run.Run, out: Path, case: int = 0, into: Path | None = None) -> Callable[[], Proof]:
+    """Its tables are written now, and judged as often as one asks. Those without rows need not be its own."""
     rows = folded.Rows()
     rows.add_run(case, run)
-    wanted = {name: schemas.table_schema(name) for name in schemas.TABLES} | {"history": schemas.HISTORY}
-    files = {name: {NOBODY: [str(out / f"{name}.parquet")]} for name in wanted}
-    for name, schema in wanted.items():
-        rows_of = pa.Table.from_pylist(rows.tables.get(name, []), schema=arrow_schema(schema))
-        pq.write_table(rows_of, out / f"{name}.parquet")
-    fields = dict.fromkeys(schemas.JOURNAL.fieldNames())
+    files = {}
+    for name, schema in _COLUMNS.items():
+        found = rows.tables.get(name, [])
+        path = out / f"{name}.parquet" if found else out / f"{name}-empty.parquet"
+        if found or not path.exists():
+            pq.write_table(pa.Table.from_pylist(found, schema=schema), path)
+        files[name] = {NOBODY: [str(path)]}
     small = [
-        SimpleNamespace(**{**fields, "table": name, **row})
+        SimpleNamespace(**{**_FIELDS, "table": name, **row})
         for name in ("lives", "segments", "damage")
         for row in rows.tables.get(name, [])
     ]
     inputs = understand(small, {row["replica"] for row in rows.tables["segments"]}, rows.marks)
     told = bool(rows.tables.get("history"))
-    return prove(workers, Source(files), inputs, has_history=told, width=1000, into=into)
+    return lambda: prove(workers, Source(files), inputs, has_history=told, width=1000, into=into)
 
 
 def properties() -> dict[str, set[str]]:

@@ -181,31 +181,50 @@ def test_tables_that_are_not_what_was_extracted_are_refused(run: Path, tmp_path:
         assert len(rows(out, "reads")) > 0
 
 
-def test_a_changed_byte_anywhere_in_the_tables_is_seen_and_made_good(run: Path, tmp_path: Path):
-    """Also at the end of a file, of which Parquet has no checksum."""
+@pytest.mark.parametrize("share", [0.0, 0.37, 0.99])
+def test_a_changed_byte_anywhere_in_the_tables_is_seen_and_made_good(run: Path, tmp_path: Path, share: float):
+    """In every file, at its beginning, in its middle and at its end, of which Parquet has no checksum."""
     out = tmp_path / "out"
     extract(run, out)
     whole = everything(out)
     written = check_tables(out).written()
     assert {Path(name).parent.name for name in written} >= {"table=deliveries", "table=reads", "history"}
     for number, (name, (size, _)) in enumerate(sorted(written.items())):
-        place = number * 7919 % size
         data = bytearray((out / name).read_bytes())
-        data[place] ^= 1 << number % 8
+        data[int(share * size)] ^= 1 << number % 8
         (out / name).write_bytes(data)
+    with pytest.raises(Unreadable, match="extract again"):
+        check_tables(out)
+    assert extract(run, out).damaged == sorted(written)
+    assert check_tables(out).written() == written and everything(out) == whole
+    assert extract(run, out).damaged == []
+
+
+def test_a_damaged_table_is_named(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    written = sorted(extract(run, out).manifest.written())
+    (out / written[3]).write_bytes((out / written[3]).read_bytes().replace(b"PAR1", b"PAR2", 1))
+    with pytest.raises(Unreadable, match="extract again") as error:
+        check_tables(out)
+    assert str(out / written[3]) in str(error.value)
+
+
+def test_a_changed_byte_in_a_table_without_rows_is_seen_and_made_good(run: Path, tmp_path: Path):
+    """Only its columns are of use."""
+    out = tmp_path / "out"
+    manifest = extract(run, out).manifest
+    for name in sorted(manifest.files() - manifest.written().keys()):
+        data = (out / name).read_bytes()
+        (out / name).write_bytes(data.replace(b"shard", b"shrad") if b"shard" in data else data[:-2])
         with pytest.raises(Unreadable, match="extract again") as error:
             check_tables(out)
         assert str(out / name) in str(error.value)
-        assert extract(run, out).damaged == [name]
-        assert check_tables(out).written() == written and everything(out) == whole
-    assert extract(run, out).damaged == []
-    for name in check_tables(out).files() - written.keys():  # those without rows: only their columns are of use
-        data = (out / name).read_bytes()
-        (out / name).write_bytes(data.replace(b"shard", b"shrad") if b"shard" in data else data[:-2])
-        with pytest.raises(Unreadable, match="extract again"):
-            check_tables(out)
-        extract(run, out)
-    assert everything(out) == whole
+        (out / name).write_bytes(data)
+    damaged = out / sorted(manifest.files() - manifest.written().keys())[0]
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-2])
+    extract(run, out)
+    assert check_tables(out) and damaged.read_bytes() == whole
 
 
 def test_a_changed_byte_in_the_list_of_what_was_read_is_seen(run: Path, tmp_path: Path):
