@@ -12,6 +12,7 @@ checksum of each that it does name, and one of itself: a disk that has changed a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import zlib
@@ -158,8 +159,15 @@ def alone(run: Path, out: Path) -> Iterator[None]:
     """Nobody else works in `out` meanwhile. Unreadable if somebody does, or if `out` is a part of the run."""
     if out.resolve() == run.resolve() or any((run / part).resolve() in (out / "x").resolve().parents for part in _RUN):
         raise Unreadable(f"{out}: the run itself is there; choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK).open("w") as lock:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock_file = (out / LOCK).open("w")
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        why = f"nothing can be written there ({error.strerror}); choose another --out"
+        raise Unreadable(f"{out}: {why}") from None
+    with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

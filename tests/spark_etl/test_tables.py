@@ -359,6 +359,21 @@ def test_tables_never_go_where_the_run_is(run: Path):
     assert sorted(path for path in run.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["mkdir", "open"])
+def test_where_nothing_can_be_written_another_place_is_to_be_chosen(
+    run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    """As in the directory of a run that is mounted to be read only."""
+
+    def refused(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, name, refused)
+    expected = r"audit: nothing can be written there \(Read-only file system\); choose another --out"
+    with pytest.raises(Unreadable, match=expected), tables.alone(run, run / "audit"):
+        pass
+
+
 def test_only_tables_are_ever_removed(run: Path, tmp_path: Path):
     kept = tmp_path / "out" / "history" / "notes.jsonl"
     kept.parent.mkdir(parents=True)
