@@ -94,7 +94,8 @@ VIOLATIONS = {
     "unknown-place": "a client was answered from a position that no replica has",
     "not-as-it-stood": "a client was told another version than stood where it was read",
     "key-left-out": "a client was not told of a key that stood in its range where that was read",
-    "otherwise-counted": "a client was told of another number of keys than stood in its range where that was read",
+    "otherwise-counted": "a client was told of another number of keys than stood in its range where that was read,"
+    " or of more to follow where none did",
     "missed-what-was-answered": "a linearizable read did not see what had been answered before it was asked",
     "older-than-promised": "a stale read did not see what had been answered longer before it was asked than it allows",
     "no-one-instant": "a linearizable read of several shards saw something without what came before that",

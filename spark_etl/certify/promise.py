@@ -129,8 +129,8 @@ def _ranges_are_whole(
         below = partial(sums_below, key[order][in_time], change[in_time], known)
         there += below(high) - below(low)
         own += np.where(from_first, below(low), 0)
-    number = np.array([one.number for _, one in scans])
-    trust((there <= number) & (number <= there + own), "another number of keys than stood in a range")
+    number, least = np.array([one.number for _, one in scans]), np.array([one.least for _, one in scans])
+    trust((least | (there <= number)) & (number <= there + own), "another number of keys than stood in a range")
 
 
 def _in_order(keys: pa.Array, scans: Sequence[Scanned]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -96,7 +96,7 @@ def otherwise_there(told: DataFrame, unsure: Sequence[int], open_ends: Mapping[i
     )  # fmt: skip
 
 
-_SCANNED = "file string, id binary, f string, first binary, end binary, number long, keys array<string>"
+_SCANNED = "file string, id binary, f string, first binary, end binary, number long, keys array<string>, least boolean"
 
 
 def _scans(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ def _scans(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 _ARROW = pa.schema([
     ("file", pa.string()), ("id", pa.binary()), ("f", pa.string()), ("first", pa.binary()), ("end", pa.binary()),
-    ("number", pa.int64()), ("keys", pa.list_(pa.string())),
+    ("number", pa.int64()), ("keys", pa.list_(pa.string())), ("least", pa.bool_()),
 ])  # fmt: skip
 
 
@@ -152,12 +152,12 @@ def incomplete(
         doubtful = doubtful | ((F.col("shard") == shard) & (F.col("at") > F.lit(end)))
     left_out = stood.where(F.col("keys").isNotNull() & ~own & ~doubtful)
     left_out = left_out.where(~F.array_contains("keys", F.col("key").cast("string")))
-    counted = ["file", "id", "f", "first", "end", "number"]
+    counted = ["file", "id", "f", "first", "end", "number", "least"]
     numbers = ranges.where(F.col("keys").isNull()).select(*counted).distinct()
     there = stood.groupBy(*counted).agg(F.count(F.when(~own, 1)).alias("there"), F.count("*").alias("most"))
     other = numbers.join(there, counted, "left").na.fill(0, ["there", "most"])
     more = (F.col("number") > F.col("most")) & F.lit(not based)
-    other = other.where((F.col("there") > F.col("number")) | more)
+    other = other.where((~F.col("least") & (F.col("there") > F.col("number"))) | more)
     other = other.join(looks.where(doubtful).select("file", "id"), ["file", "id"], "left_anti")
     if unsure or open_ends:
         other = other.join(seen.where("seen IS NULL"), ["file", "id"], "left_semi")
@@ -175,8 +175,9 @@ def incomplete(
             other,
             "otherwise-counted",
             text(
-                "{} {} was told of {} keys in its range; where they were counted {} stood ({})",
-                F.col("f"), id_text(F.col("id")), F.col("number"), F.col("there"), F.col("file"),
+                "{} {} was told of {}{} keys in its range; where they were {} {} stood ({})",
+                F.col("f"), id_text(F.col("id")), F.when(F.col("least"), "at least ").otherwise(""), F.col("number"),
+                F.when(F.col("least"), "read").otherwise("counted"), F.col("there"), F.col("file"),
             ),
             [F.col("id")],
         )

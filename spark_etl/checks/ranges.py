@@ -14,37 +14,44 @@ _READS = ("get", *_WORDS)
 
 
 class Scanned(NamedTuple):
-    """In first <= key < end (empty: no end) there were so many keys. keys: which; None: they were counted."""
+    """In first <= key < end (empty: no end) there were so many keys. keys: which; None: they were counted. least: there
+    were so many at least."""
 
     first: bytes
     end: bytes
     number: int
     keys: list[str] | None
+    least: bool = False
 
 
 def scanned(asked: str | None, told: str | None) -> list[Scanned]:
     """Of an operation without conditions that only reads; asked, told: JSON of its history, or None. Where a range has
-    ended early only what lies before its last key is known, and nothing of one that has told fewer than two."""
+    ended early only what lies before its last key is known, and that more follow; of one that has told of one key only
+    that there are more, before or behind it."""
     if asked is None or told is None or not any(f'"{word}"' in asked for word in _WORDS):
         return []
     question, answers = json.loads(asked), json.loads(told)
     branch = question.get("success", [])
     if question.get("compare") or any(words[0] not in _READS for words in branch) or len(answers) != len(branch):
         return []
-    found = [_scanned(words, said) for words, said in zip(branch, answers, strict=True)]
-    return [one for one in found if one is not None]
+    return [one for words, said in zip(branch, answers, strict=True) for one in _scanned(words, said)]
 
 
-def _scanned(words: list[Any], said: Any) -> Scanned | None:
+def _scanned(words: list[Any], said: Any) -> list[Scanned]:
     if words[0] not in _WORDS:
-        return None
+        return []
     first, last = range_bounds(words)
     if isinstance(said, int):
-        return Scanned(first, last, said, None)
-    keys = [key for key in said if key != MORE] if isinstance(said, dict) else []
-    if isinstance(said, dict) and MORE in said:
-        if len(keys) < 2:
-            return None
-        one, other = keys[0].encode(), keys[-1].encode()
-        first, last = (first, other + b"\0") if one < other else (other, last)
-    return Scanned(first, last, len(keys), keys) if isinstance(said, dict) else None
+        return [Scanned(first, last, said, None)]
+    if not isinstance(said, dict):
+        return []
+    keys = [key for key in said if key != MORE]
+    if MORE not in said:
+        return [Scanned(first, last, len(keys), keys)]
+    if len(keys) < 2:
+        return [Scanned(first, last, 2, None, True)] if keys else []
+    one, other = keys[0].encode(), keys[-1].encode()
+    behind = other + b"\0"
+    if one < other:
+        return [Scanned(first, behind, len(keys), keys), Scanned(behind, last, 1, None, True)]
+    return [Scanned(other, last, len(keys), keys), Scanned(first, other, 1, None, True)]

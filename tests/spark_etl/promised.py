@@ -92,11 +92,42 @@ def _a_range_without_a_key_that_is_there() -> Run:
     return run
 
 
+@wrong("otherwise-counted")
+def _a_range_behind_which_there_should_be_more() -> Run:
+    run = written()
+    told = {"a1": "=2", "a2": "=1", "": ""}
+    run.look(at(run, a1=2, a2=1), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "a"], told))
+    return run
+
+
+@wrong("otherwise-counted")
+def _a_range_before_which_there_should_be_more() -> Run:
+    run = written()
+    told = {"b2": str(run.version(3)), "b1": str(run.version(2)), "": ""}
+    run.look(at(run, b2=3, b1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["keys", "", "b1"], told))
+    return run
+
+
+@wrong("otherwise-counted")
+def _a_single_key_beside_which_there_should_be_more() -> Run:
+    run = written()
+    told = {"a2": "=1", "": ""}
+    run.look(at(run, a2=1), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "", "a2", "b1"], told))
+    return run
+
+
+@wrong("key-left-out")
+def _more_keys_that_are_kept_quiet() -> Run:
+    run = written()
+    run.look(at(run, a1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "a"], {"a1": "=2"}))
+    return run
+
+
 @wrong("key-left-out")
 def _a_gap_in_a_range_that_ended_early() -> Run:
     run = written()
-    told = {"b1": "=2", "a1": "=2", "": ""}
-    run.look(at(run, b1=2, a1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", ""], told))
+    told = {"a1": "=2", "b1": "=2", "": ""}
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 3}, scan=(["range", ""], told))
     return run
 
 

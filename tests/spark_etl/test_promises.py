@@ -52,7 +52,7 @@ def test_what_simulated_clients_were_promised_is_proved(tmp_path: Path):
 def test_what_was_missed_is_before_what_was_seen_by_another(spark: Any, tmp_path: Path):
     """And where that does not follow nobody is accused: among `damages`."""
     run = missed_before_what_was_seen(chained=True).write(tmp_path / "run")
-    audit = Audit(spark, run, tmp_path / "out", parts=("delivery", "transactions", "clients"))
+    audit = Audit(spark, run, tmp_path / "out", parts=("clients",))
     found = next(p for p in audit.run().properties if p.name == PROMISES)
     assert found.verdict == "violated", found
     assert [one.name for one in found.examples] == ["no-one-instant"]
