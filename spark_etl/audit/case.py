@@ -34,7 +34,7 @@ NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is emp
 PLANNED_ROWS = 1_000_000
 """An audit of up to so many rows takes most of its time to plan. More of them are kept smaller if they are cached."""
 
-_NEAR = "near"
+NEAR = "near"
 """Where the tables of what is near suspects are, in the directory of all."""
 
 _FOUNDATIONS = (
@@ -129,7 +129,7 @@ class Case:
 
         if self.source is None:
             return Proof()
-        into = self.out / _NEAR
+        into = self.out / NEAR
         shutil.rmtree(into, ignore_errors=True)
         whole = {name for name, _ in workloads.INVARIANTS.values()}
         may = None if self.counts.get("frames", 0) else into
@@ -141,15 +141,15 @@ class Case:
         """The frames are of what is near suspects, nothing else being suspect."""
         if sum(self.proof.near.values()) <= PLANNED_ROWS:
             self._meanwhile.enter_context(of_few_rows(self.spark))
-        into, rows = self.out / _NEAR, Counter[str]()
+        into, rows = self.out / NEAR, Counter[str]()
         for name, count in self.proof.near.items():
             rows[Path(name).parent.name.removeprefix("table=")] += count
         files = dict.fromkeys(self.proof.near, (0, 0))  # which nobody compares
-        cut = tables.SourceState(_NEAR, tables.NEVER, rows=dict(rows), files=files)
+        cut = tables.SourceState(NEAR, tables.NEVER, rows=dict(rows), files=files)
         tables.write_empty(into)
         whole = self.opened.manifest
         self._near = tables.Tables(
-            self.spark, into, msgspec.structs.replace(whole, segments={}, histories={_NEAR: cut}, traces={})
+            self.spark, into, msgspec.structs.replace(whole, segments={}, histories={NEAR: cut}, traces={})
         )
 
     # -- frames, made when a check needs them -------------------------------------------------------------------------
