@@ -429,3 +429,48 @@ def _a_read_at_a_position_that_nobody_has(single: bool) -> Run:
 def _what_was_missed_may_be_behind_what_was_seen(single: bool) -> Run:
     """Which the certificate does not see."""
     return missed_before_what_was_seen(chained=False)
+
+
+def crashed_and_lagging() -> Run:
+    """Replica 1 is killed in the middle, restarts and catches up; replica 4 is killed and stays away; replica 0, which
+    took the messages in, was restarted after a crash that cost it the record of one of them."""
+    run = bank_run()
+    again = Started(200, 1, 0, MEMBERS, "white_box", "fsync", 2)
+    run.records[1].insert(run.find(1, Delivered, 5), again)
+    del run.records[4][run.find(4, Delivered, 6) :]
+    del run.records[0][next(i for i, r in enumerate(run.records[0]) if type(r) is Submitted)]
+    run.records[0].insert(5, Started(300, 0, 0, MEMBERS, "white_box", "fsync", 2))
+    run.events.clear()
+    return run
+
+
+@damaged("", [BUNDLES])
+def _crashes_and_a_lagging_replica(single: bool) -> Run:
+    return crashed_and_lagging()
+
+
+def behind() -> Run:
+    """The last transfers and reads: shard 1 has not heard of them, what clients saw of it is in no journal."""
+    run = bank_run()
+    for replica, records in run.records.items():
+        ends = [at for at, r in enumerate(records) if type(r) is Delivered and r.position > 6] if replica > 2 else []
+        del records[min(ends, default=len(records) - 1) :]
+    run.transaction("a1", {"a1": 1}, f="put")
+    return run
+
+
+@damaged("", [BUNDLES])
+def _what_one_shard_has_not_delivered_yet(single: bool) -> Run:
+    return behind()
+
+
+@damaged("outcome-disagreement state-digest-disagreement", [BUNDLES])
+def _two_that_differ_from_the_others_beside_a_foreign_history(single: bool) -> Run:
+    run = bank_run()
+    run.change_account(2, 6, lambda account: setattr(account, "state_digest", b"another"))
+    run.change(4, 4, lambda outcome: setattr(outcome, "writes", ()))
+    for event in run.events:
+        event["id"] = "00000000" + event["id"][8:]
+        if "version" in event:
+            event["version"] = "9" + event["version"]
+    return run

@@ -130,6 +130,20 @@ def test_what_is_found_says_where_and_what(found: dict[str, Found]):
     assert len(reads) >= 3 and all(v.keys and v.transactions and v.replicas for v in reads)
     results = found["outcomes_lost_changed_and_of_another_branch"].violations["results complete and equal"]
     assert [v.name for v in results].count("branch-disagreement") == 1
+    differ = found["two_that_differ_from_the_others_beside_a_foreign_history"]
+    sentences = {v.sentence.partition(") ")[2] for violations in differ.violations.values() for v in violations}
+    one, two, three, four, five = (differ.replica(number) for number in (0, 1, 3, 4, 5))
+    assert sentences == {
+        f"the outcome of replica {four} is not that of replicas {three} and {five}",
+        f"the state of replica {differ.replica(2)} is not that of replicas {one} and {two}",
+    }
+
+
+def test_a_foreign_history_is_a_problem_and_the_others_are_none(judged: Judged, found: dict[str, Found]):
+    told = [problem for problem in judged.report.problems if problem.startswith("history/")]
+    foreign = found["two_that_differ_from_the_others_beside_a_foreign_history"].case
+    assert [problem.removeprefix("history/").partition("-")[0] for problem in told] == [str(foreign)]
+    assert "a history of another run" in told[0]
 
 
 def test_every_forgery_is_named_or_known_to_be_beyond_us(judged: Judged) -> None:

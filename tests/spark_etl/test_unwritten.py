@@ -100,8 +100,9 @@ def test_more_than_a_crash_keeps_from_the_disks_is_lost(spark: Any, tmp_path: Pa
     assert all("is in no journal of shard 0" in violation.sentence for violation in told.examples)
 
 
+@pytest.mark.full
 def test_so_is_what_all_journals_lack_though_each_fits_the_others(spark: Any, tmp_path: Path):
-    """They were rolled back, with their marks, behind a crash."""
+    """They were rolled back, with their marks, behind a crash. By default their last positions are cut: `losses`."""
     forgery = crashed_and(rolled_back)
     run = simulated(tmp_path / "run", seconds=2.5)
     fold = Forged(spark, run, [(forgery, EVERYWHERE)], {}, tmp_path / "out", ("clients",))

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kvstore.api.model import Add, Append, Get, Operation, OperationResult, Result, Transaction
+from kvstore.api.model import Add, Append, Get, Operation, OperationResult, Result, Transaction, Txn
 from kvstore.http import errors
 from multicast.types import Timestamp
 from spark_etl import schemas
@@ -43,7 +43,7 @@ class LastWriteLost(Buggy):
 
     def execute(self, txn: Transaction) -> Result:
         last = txn.success[-1]
-        before = self.rows.get(last.key)
+        before = None if isinstance(last, Txn) else self.rows.get(last.key)
         result = super().execute(txn)
         if txn.compare and result.succeeded and len(txn.success) > 1 and before is not None and self.now():
             self.rows[last.key] = before
