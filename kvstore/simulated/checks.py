@@ -26,7 +26,7 @@ from kvstore.core.audit import (
     decode_outcomes,
 )
 from kvstore.core.messages import Answered, Refused
-from kvstore.simulated import backups, past, reading, remembered, watched
+from kvstore.simulated import backups, contests, past, reading, remembered, watched
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
@@ -67,9 +67,9 @@ def check(
         "final states": states,
         "reads": reads(seen, moved),
         "ages of reads": unordered.ages(),
-        "answers": answers(seen, history),
+        "answers": answers(seen, history) + contests.check(logs.values(), history.operations.values()),
         "serial execution": serial_execution(logs.values(), told(history)),
-        "reads at versions": at_versions,
+        "reads at versions": at_versions + unordered.versions(),
         "watches": differing_watches,
         STRICTNESS: strict_serializability(logs, history, unordered.owner),
         "conservation": conservation(history),

@@ -73,7 +73,7 @@ class Operated(msgspec.Struct):
     the id here is that of the history alone; SEVERAL: of several. consistency, age_us: see `Execute`. places: of one
     that was not ordered shard -> with how many of its deliveries it was read; seen: else at which version. impatient:
     asked of several replicas at a time; told: what the others answered. contested: the id was used for something else,
-    too."""
+    too: rivals: that, and what it was answered."""
 
     id: MessageId
     f: str
@@ -88,6 +88,7 @@ class Operated(msgspec.Struct):
     impatient: bool = False
     told: list[Answered | Refused | None] = []
     contested: bool = False
+    rivals: list[tuple[Transaction, Answered | Refused | None]] = []
     consistency: Consistency = "linearizable"
     age_us: int = 0
     places: dict[GroupId, int] = {}
@@ -345,6 +346,8 @@ class Client:
         def answered(answer: Any) -> None:
             if transaction is operation.transaction:
                 operation.told.append(answer)
+            else:
+                operation.rivals.append((transaction, answer))
 
         rng, world = self._rng, self._world
         replica = rng.choice(world.topology.processes)

@@ -172,6 +172,25 @@ class Unordered:
                     )
         return violations
 
+    def versions(self) -> list[str]:
+        """What was told a version, and has not seen all below it; of one shard, what was told where it stands, and has
+        not seen all up to there: a watch that begins at that version would miss it."""
+        violations: list[str] = []
+        for operation, places in self._places:
+            result = operation.result
+            if result is None or not operation.places:
+                continue
+            told = operation.seen if len(places) == 1 else result.version
+            for shard, position in places.items():
+                at = bisect_right(self._positions[shard], position)
+                following = self._versions[shard][at] if at < len(self._versions[shard]) else None
+                if following is not None and (following < told or (following == told and len(places) == 1)):
+                    violations.append(
+                        f"{operation.id.hex()} saw {position} deliveries of shard {shard}, not the next one, at "
+                        f"{following}, and is told {told}"
+                    )
+        return violations
+
     def _answered(self) -> dict[GroupId, list[tuple[int, int]]]:
         """Of each shard, when what was delivered at which position was answered, in the order of time."""
         answered: dict[GroupId, list[tuple[int, int]]] = {shard: [] for shard in self._positions}

@@ -92,3 +92,5 @@ def _unknown(
             said = decode_remembered(record) if record is not None else None
             if said is None or (said.status, said.timestamp) != (outcome.status, executed.version):
                 yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} remembers {said}"
+            elif said.results is None and not moved and outcome.status == APPLIED and not slots.endswith(ALL_SLOTS):
+                yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} has lost what it read"

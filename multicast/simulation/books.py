@@ -61,12 +61,24 @@ def _differences(node: Node) -> Iterator[str]:
         queue = parts.get("_queue")
     if hasattr(queue, "_proposed"):
         yield from _of_queue(queue)
+    consensus: Any = getattr(parts.get("member", protocol), "paxos", None)
+    if hasattr(consensus, "instances"):
+        yield from _of_instances(consensus.instances)
     if "channels" in parts:
         yield from _of_waiting(protocol.channels.waiting)
     if protocol.specification.name == "white_box" and protocol.election.state is LEADER:
         yield from _of_leader(protocol)
     if protocol.election is not None and protocol.election.is_member:
         yield from _of_detector(node, protocol.election)
+
+
+def _of_instances(instances: Any) -> Iterator[str]:
+    """What is decided is not open, and what is dropped is gone."""
+    for name in ("_voters", "_chosen"):
+        if old := [k for k in getattr(instances, name) if k <= instances.decided]:
+            yield f"instance {min(old)} is in {name}, and all up to {instances.decided} are decided"
+    if old := [k for k in instances.accepted if k < instances.low]:
+        yield f"instance {min(old)} is accepted, and all below {instances.low} are dropped"
 
 
 def _of_retries(name: str, retries: Any) -> Iterator[str]:

@@ -15,8 +15,8 @@
 4. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
    a calm run.)
-5. *Nothing is left*: what is over everywhere, nobody keeps anything of, or waits for any more. (Nor if somebody is
-   dead, or copies come late.)
+5. *Nothing is left*: what is over everywhere, nobody keeps anything of, or waits for any more; nor what was over before
+   the restart. (Nor if somebody is dead, or copies come late.)
 
 6. *Nobody stands still*: see `stalls`, for bare protocols.
 7. *Quiet*: see `quiet`.
@@ -35,7 +35,7 @@ import msgspec
 from multicast.disk import HANGS_US
 from multicast.protocol import Options, Specification
 from multicast.records import Delivered
-from multicast.simulation import leftovers, quiet
+from multicast.simulation import leftovers, quiet, stays
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
@@ -68,6 +68,10 @@ _COPIES_US = 1_500_000
 """So long clients may go on to repeat themselves."""
 _SLOW_DISK_TIMEOUTS = 12
 """A slow disk is slow for about so many timers."""
+
+
+_STAYS_TIMEOUTS = 6
+"""For so many of the longest timers nobody keeps anything that goes when it is done, when all is well."""
 
 
 class Judged(Protocol):
@@ -215,11 +219,14 @@ class Endings:
             dead = ()
             if not self._settle(dead, quiet=False):
                 return
+        looked = None if dead or self._judged.expects_copies() else stays.Look(world)
         if self._promised_us() < self._limit_us:  # else no majority is alive and knows the time
             self._judge_latency(dead)
         if injector is not None and not dead and not world.violations:
             self._keep_leaders()
         if injector is not None and not world.violations:
+            if looked is not None and not self._judged.expects_copies():
+                looked.judge(_STAYS_TIMEOUTS * self._timeout_us)
             self._restart_everything()
         if not dead and not world.violations and not self._judged.expects_copies():
             self._judge_left()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.records import Delivered
 from multicast.simulation.books import Books
+from multicast.simulation.bounds import Bounds
 from multicast.simulation.checkers import Checker
 from multicast.simulation.horizons import Horizons
 from multicast.simulation.logs import ReplicatedLogs, Streams
@@ -346,13 +347,13 @@ class WhiteBoxInvariants(Checker):
 
 
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "skeen": (Remembered, GroupWatermarks, Timers, Books),
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, Remembered, Timers, Books),
-    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, Remembered, Timers, Books),
-    "toto": (Views, Reveals, Reigns, Remembered, Timers, Books),
-    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books),
-    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books),
-    "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, Remembered, Timers, Books),
+    "skeen": (Remembered, GroupWatermarks, Timers, Books, Bounds),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, Remembered, Timers, Books, Bounds),
+    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, Remembered, Timers, Books, Bounds),
+    "toto": (Views, Reveals, Reigns, Remembered, Timers, Books, Bounds),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books, Bounds),
+    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books, Bounds),
+    "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, Remembered, Timers, Books, Bounds),
 }  # fmt: skip
 
 

@@ -98,19 +98,55 @@ def held(root: Any, goes: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
     """What is not empty, not None and not 0 of these variables, of this object and of all that it consists of: class
     and name -> how much."""
     found: dict[str, int] = {}
-    seen, todo = {id(root)}, [root]
-    while todo:
-        one = todo.pop()
+    for one, variables in consists_of(root):
         names = {name for kind in type(one).__mro__ for name in goes.get(kind.__name__, ())}
-        for name, value in _variables(one):
+        for name, value in variables:
             many = _size(value) if name in names else 0
             if many:
                 found[f"{type(one).__name__}.{name}"] = many
+    return found
+
+
+def consists_of(root: Any) -> Iterator[tuple[Any, list[tuple[str, Any]]]]:
+    """This object and all that it consists of, each once, with its variables: name and value."""
+    seen, todo = {id(root)}, [root]
+    while todo:
+        one = todo.pop()
+        variables = list(_variables(one))
+        yield one, variables
+        for _, value in variables:
             for part in _parts(value):
                 if id(part) not in seen:
                     seen.add(id(part))
                     todo.append(part)
+
+
+Thing = tuple[int, str, Any]
+"""Of which object, class and name of the variable, and what is in there."""
+
+
+def things(root: Any, goes: Mapping[str, tuple[str, ...]]) -> dict[Thing, Any]:
+    """What these variables hold (see `held`), one by one; with each whatever must live for it to be known again."""
+    found: dict[Thing, Any] = {}
+    for one, variables in consists_of(root):
+        names = {name for kind in type(one).__mro__ for name in goes.get(kind.__name__, ())}
+        for name, value in variables:
+            if name in names:
+                where = id(one), f"{type(one).__name__}.{name}"
+                found.update({(*where, key): (one, thing) for key, thing in _inside(value)})
     return found
+
+
+def _inside(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What is in there, as `_size` counts it, each with what it is known by."""
+    if not isinstance(value, _CONTAINERS):
+        yield from [(id(value), value)] if value else []
+    elif isinstance(value, dict):
+        nested = all(isinstance(inner, _CONTAINERS) for inner in value.values())
+        for key, inner in value.items():
+            yield from [((key, place), thing) for place, thing in _inside(inner)] if nested else [(key, inner)]
+    else:
+        yield from [(thing if isinstance(value, set) else id(thing), thing) for thing in value]
 
 
 def _size(value: Any) -> int:

@@ -21,6 +21,7 @@ from tests.planted.store import PLANTED_IN_STORE, Planted
 from tests.planted.store_rules import PLANTED_IN_STORE as OF_RULES
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
 from tests.planted.strangers import PLANTED_IN_STORE as STRANGERS
+from tests.planted.told import PLANTED_IN_STORE as TOLD
 from tests.planted.unordered import PLANTED_IN_STORE as UNORDERED
 from tests.planted.watches import PLANTED_IN_STORE as WATCHES
 
@@ -48,7 +49,7 @@ CHECKS = {
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS)  # fmt: skip
+       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

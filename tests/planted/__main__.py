@@ -35,6 +35,7 @@ from tests.planted import (
     store_rules,
     store_state,
     strangers,
+    told,
     unordered,
     watches,
 )
@@ -111,6 +112,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "bounds", bounds.PLANTED_IN_STORE
     yield "nested", nested.PLANTED_IN_STORE
     yield "strangers", strangers.PLANTED_IN_STORE
+    yield "told", told.PLANTED_IN_STORE
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from multicast.parts.entries import Entries
+from multicast.protocols.fastcast import FastCast
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
@@ -75,6 +76,11 @@ class SnapshotOverLater(WhiteBox):
 @rewrite("_on_stamps", "if entry.phase == START and message.ask and self.election.state is LEADER:", "if False:")
 class WaitsForTheSender(WhiteBox):
     """A leader that holds a message stamps it only if its sender asks, who may be gone."""
+
+
+@rewrite("on_delivered", "if later is not None and not later.position:", "if False:")
+class OwnStampForgotten(FastCast):
+    """Who delivers a first copy late forgets its group's stamp of the later one, and as leader never concludes it."""
 
 
 PLANTED = planted_in(__name__)

@@ -1,0 +1,41 @@
+"""Planted bugs of what clients are told besides what they asked for: whose an id is, and what a version holds."""
+
+from __future__ import annotations
+
+from kvstore.core.clients import Clients
+from kvstore.core.collects import _Collect
+from kvstore.core.reads import Reads
+from kvstore.simulated.settings import Settings
+from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+SMALL = Settings(protocol="white_box", size="small", shards=2)
+READS = Settings(protocol="white_box", size="small", shards=2, reads=True)
+
+
+@rewrite("order", "if waiting.digest == digest:", "if True:")
+class WaitsWithAnother(Clients):
+    """Whoever uses an id for something else while its first use waits here is given the answer of that."""
+
+
+@rewrite("answer", "min([one.seen for one in seen]), results)", "max([one.seen for one in seen]), results)")
+class GreatestIsTold(_Collect):
+    """Who reads several shards is told the version to which the one that is furthest has come."""
+
+
+@rewrite("_read", "self._store.complete_to)", "max([self._store.complete_to, *[e.timestamp for e in log.entries]]))")
+class PendingIsTold(Reads):
+    """Who reads one shard is told that he has seen what is delivered there, and not complete."""
+
+
+@rewrite("_remember", "if len(record) > RESULT_BYTES_KEPT:", "if len(record) < RESULT_BYTES_KEPT:")
+class SmallResultsAreLost(Clients):
+    """What was read is remembered only if it is too large for that."""
+
+
+PLANTED_IN_STORE = (
+    Planted("waits_with_another", "answers", core=WaitsWithAnother, settings=SMALL),
+    Planted("greatest_is_told", "reads at versions", core=GreatestIsTold, settings=READS),
+    Planted("pending_is_told", "reads at versions", core=PendingIsTold, settings=READS),
+    Planted("small_results_are_lost", "memory", core=SmallResultsAreLost, settings=SMALL),
+)
