@@ -88,7 +88,7 @@ def test_random_runs_are_judged_alike(tmp_path: Path, told: Counter[str], positi
 
 
 def test_correct_runs_are_proved_window_by_window(tmp_path: Path, told: Counter[str]) -> None:
-    runs = [run for seed in range(12) if (run := correct_run(Random(seed))).ops]
+    runs = [run for seed in range(30) if (run := correct_run(Random(seed))).ops]
     for run in runs:
         whole, bit_by_bit = both(certified.written(run, tmp_path), 2, 3)
         assert plain(whole) == plain(bit_by_bit)
