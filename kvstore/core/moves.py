@@ -124,10 +124,11 @@ class Leaving(msgspec.Struct, array_like=True):
 class Moves:
     """What one shard knows of moves, by its log; notes in `store` keep it. first_map: where everything was at first,
     alike everywhere. map: where everything is, and which shards have begun, as far as this replica has heard. leaving:
-    the move that this shard is the source of, until it is done. portion: see PORTION; the simulation draws it."""
+    the move that this shard is the source of, until it is done. portion, handed: see PORTION; handed: of rows that are
+    handed over; the simulation draws both."""
 
     def __init__(self, shard: GroupId, shard_map: ShardMap, store: State, window_us: int):
-        self.portion = PORTION
+        self.portion = self.handed = PORTION
         self.first_map = self.map = shard_map
         self._shard = shard
         self._store = store
@@ -248,10 +249,10 @@ class Moves:
         first, size = None, 0
         if self._store.note(_OLD):
             return SLOTS
-        for many, (key, length) in enumerate(self._store.notes(_GIVEN, self.portion + 1)):
+        for many, (key, length) in enumerate(self._store.notes(_GIVEN, self.handed + 1)):
             slot = int.from_bytes(key[1:3], "big")
             first = slot if first is None else first
-            if many == self.portion or size > RANGE_BYTES_MAX:
+            if many == self.handed or size > RANGE_BYTES_MAX:
                 return max(slot, first + 1)
             size += int.from_bytes(length, "big")
         return SLOTS

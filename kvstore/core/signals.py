@@ -74,7 +74,8 @@ def signals_for(strict_groups_max: int | None) -> SignalRule:
 
 _NO_OBJECTION = Vote()
 _REUSED = Vote(reused=True)
-_NOT_THE_OWNER = Vote(success_failure="move: not all of these slots are the source's")
+NOT_THE_OWNER = "move: not all of these slots are the source's"
+_NOT_THE_OWNER = Vote(success_failure=NOT_THE_OWNER)
 
 
 class Signals:

@@ -32,6 +32,7 @@ from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
 from kvstore.simulated.repeating import same_answer
 from kvstore.simulated.serial import serial_execution
+from kvstore.simulated.steps import Steps
 from kvstore.simulated.watched import Watched
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
 
@@ -228,8 +229,10 @@ def ownership(cluster: SimulatedCluster, logs: Logs, moved: dict[Timestamp, Move
     owner = dict(enumerate(cluster.shard_map.slots))
     given: dict[GroupId, set[GroupId]] = {}
     done: set[Timestamp] = set()
+    steps = Steps()
     for version, shard, executed in _in_order(logs):
         outcome, name = executed.outcome, executed.id.hex()
+        violations += steps.judge(shard, executed, owner)
         if version in moved and version not in done:
             done.add(version)
             move = moved[version]

@@ -165,7 +165,7 @@ class SimulatedCluster:
         self.replicas: dict[ProcessId, Replica] = {}
         self.commits = 0
         self.kept: list[Kept] = []
-        self.portion = PORTION
+        self.portion = self.handed = PORTION
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
         self._bundles_at_once = random.Random(f"{seed}/bundles").choice(BUNDLES_AT_ONCE)
@@ -234,9 +234,15 @@ class SimulatedCluster:
             rng=random.Random(rng.getrandbits(64)),
         )
         replica.clients.bundler.at_once = self._bundles_at_once
-        replica.moves.portion = self.portion
+        replica.moves.portion, replica.moves.handed = self.portion, self.handed
         replica.watches.buffer_bytes_max = self._buffer_bytes
         return protocol, replica
+
+    def hand_over(self, rows: int) -> None:
+        """About so many with a step of a move."""
+        self.handed = rows
+        for replica in self.replicas.values():
+            replica.moves.handed = rows
 
     def _protocol(self, pid: ProcessId, rng: random.Random) -> MulticastProtocol:
         return self.protocol(pid, topology_of(self.topology, pid), self.options, rng)

@@ -86,6 +86,8 @@ class Course:
             replica=replica, store=store, name=name, drops=self._strikes, spares=spares,
             later=range(free, free + self.replicas) if grows else (), shared_reads=bool(settings.reads),
         )  # fmt: skip
+        if settings.piecemeal:
+            self.cluster.hand_over(self._lot("piecemeal").choice((1, 2, 4)))
         self._coming = Joins(kind.specification, lot, self._size.patience_us, EMPTY)
         self._growth = Growth(self._lot("growth"), self.shards, self._size.patience_us, EMPTY) if grows else None
         self._observe(observers)

@@ -16,6 +16,7 @@ PROFILES = ("faults", "calm", "chase")
 _SHARES = {
     "backups": 0.2, "ranges": 0.3, "leases": 0.2, "rights": 0.2, "reads": 0.3, "grows": 0.15, "late": 0.3,
     "bounds": 0.3, "nested": 0.3, "stragglers": 0.15,
+    "piecemeal": 0.3,
 }  # fmt: skip
 """Of the runs: so many have this where it is drawn."""
 DRAWN = (*_SHARES, "past", "watch", "moves")
@@ -23,14 +24,15 @@ DRAWN = (*_SHARES, "past", "watch", "moves")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients
-    read and delete ranges. leases: whether some hold leases. rights: whether some have tokens, whose rights change.
-    reads: whether some read in every way, and replicas share what they must know for that. past, watch: whether there
-    are reads at versions, and watches. moves: whether slots move. grows: whether a shard is added, to which slots
-    move. late: whether late copies of requests come, and slots wander there and back. bounds: whether some bound
-    numbers, and write if nothing in a range is newer. nested: whether transactions of some have others in them.
-    stragglers: whether messages come again when all but one replica have forgotten them, in a run of several short
-    windows. size: one of `drawing.SIZES`. options: the protocol's. signals: see `SimulatedCluster`."""
+    """What the user fixes; None: drawn from the seed. backups: whether cuts are made. ranges: whether some clients read
+    and delete ranges. leases: whether some hold leases. rights: whether some have tokens, whose rights change. reads:
+    whether some read in every way, and replicas share what they must know for that. past, watch: whether there are
+    reads at versions, and watches. moves: whether slots move. grows: whether a shard is added, to which slots move.
+    late: whether late copies of requests come, and slots wander there and back. bounds: whether some bound numbers, and
+    write if nothing in a range is newer. nested: whether transactions of some have others in them. stragglers: whether
+    messages come again when all but one replica have forgotten them, in a run of several short windows. piecemeal:
+    whether steps of moves hand over few rows each. size: one of `drawing.SIZES`. options: the protocol's. signals: see
+    `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bounds: bool | None = False
     nested: bool | None = False
     stragglers: bool | None = False
+    piecemeal: bool | None = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False

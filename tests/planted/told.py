@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from kvstore.core.clients import Clients
 from kvstore.core.collects import _Collect
+from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
 from kvstore.simulated.settings import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 
 SMALL = Settings(protocol="white_box", size="small", shards=2)
+MOVES = Settings(protocol="white_box", size="small", shards=2, moves=True, piecemeal=True)
 READS = Settings(protocol="white_box", size="small", shards=2, reads=True)
 
 
@@ -33,9 +35,16 @@ class SmallResultsAreLost(Clients):
     """What was read is remembered only if it is too large for that."""
 
 
+@rewrite("give", "slots = _remaining(leaving)",
+         "slots = _remaining(leaving) | ({leaving.slots_to} & _expanded(leaving.slots))")  # fmt: skip
+class HandedOverIsLeft(Moves):
+    """Who moves slots is refused after some were handed over: the last of these counts as one that is left."""
+
+
 PLANTED_IN_STORE = (
     Planted("waits_with_another", "answers", core=WaitsWithAnother, settings=SMALL),
     Planted("greatest_is_told", "reads at versions", core=GreatestIsTold, settings=READS),
     Planted("pending_is_told", "reads at versions", core=PendingIsTold, settings=READS),
     Planted("small_results_are_lost", "memory", core=SmallResultsAreLost, settings=SMALL),
+    Planted("handed_over_is_left", "moves", core=HandedOverIsLeft, settings=MOVES),
 )
