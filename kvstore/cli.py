@@ -91,7 +91,7 @@ def _explain(error: Exception) -> int:
     """One line for everything that is not our own bug; the exit status."""
     usage = getattr(error, "format_message", None)
     if usage is not None:
-        text = _instead_of_option(error) or usage().replace(": Value error, ", ": ")
+        text = _instead_of_option(error) or usage()
         if "\n" in text:  # the help of a command that needs a subcommand
             print(text, file=sys.stderr)
         else:
