@@ -55,7 +55,7 @@ class Two:
     def __init__(self, portion: int = 2000, window_us: int = 0):
         self.stores = [Store.open(MemoryBackend()) for _ in range(2)]
         self.moves = [Moves(shard, MAP, store, window_us) for shard, store in enumerate(self.stores)]
-        self.moves[0].portion = portion
+        self.moves[0].portion = self.moves[0].handed = portion
         self.given: list[Given] = []
         self.time = 100
         for i, owned in enumerate(KEYS):
