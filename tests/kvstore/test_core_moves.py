@@ -328,7 +328,7 @@ def test_a_restart_finds_how_far_a_move_has_come() -> None:
     two.step()
     without = two.moves[0].give(MOVE, at(500))
     two.moves = [Moves(shard, MAP, store, 0) for shard, store in enumerate(two.stores)]
-    two.moves[0].portion = 2
+    two.moves[0].portion = two.moves[0].handed = 2
     assert two.moves[0].give(MOVE, at(500)) == without
     two.write(KEYS[0], b"new")
     expected = two.rows(0)
@@ -602,7 +602,7 @@ def test_rows_that_are_given_again_are_given_in_portions_of_bytes() -> None:
     """Each is short of what a message may hold, all together are not."""
     two, changed, size = Two(portion=5), sorted(KEYS)[:4], RANGE_BYTES_MAX * 2 // 3
     assert two.step()
-    two.moves[0].portion = 9
+    two.moves[0].portion = two.moves[0].handed = 9
     for one in changed:
         two.write(one, bytes(size))
     assert two.step() and two.handed() == [0, 0], "two of them, and what had not been given"
@@ -624,7 +624,7 @@ def test_what_one_move_brings_another_one_takes_along() -> None:
     """Of two slots of a transaction one comes by a move, while another one is about to go by the next."""
     store, window_us = Store.open(MemoryBackend()), 0
     moves = Moves(1, MAP_OF_THREE, store, window_us)
-    moves.portion = 1
+    moves.portion = moves.handed = 1
     own = [key(1, number) for number in range(3)]
     for number, one in enumerate(own):
         store.write(one, b"v", at(number + 1))

@@ -18,10 +18,11 @@ def staged(two: Two) -> int:
 def test_a_move_that_is_given_up_goes_from_both_by_portions() -> None:
     """However many rows it has staged: no delivery takes more than a portion of them away."""
     two = Two(portion=3)
-    two.moves[1].portion = 3
+    two.moves[1].portion = two.moves[1].handed = 3
     before, nothing = two.rows(0), Move(0, 1, ())
     assert two.step()
-    two.moves[0].portion = two.moves[1].portion = 2
+    for one in two.moves:
+        one.portion = one.handed = 2
     two.write(KEYS[0], b"new")
     expected = two.rows(0)
     assert staged(two) == 3 and two.moves[1].status()["staged_from"] == [0]
@@ -42,7 +43,7 @@ def test_a_move_that_is_given_up_goes_from_both_by_portions() -> None:
 @pytest.mark.parametrize("given_up", [0, 1, 2])
 def test_a_move_may_begin_before_another_one_has_gone_wholly(given_up: int) -> None:
     two = Two(portion=2)
-    two.moves[1].portion = 2
+    two.moves[1].portion = two.moves[1].handed = 2
     for _ in range(2):
         two.step()
     for _ in range(given_up):
