@@ -119,6 +119,11 @@ def last_version(timestamp: Timestamp) -> Timestamp:
     return version_of(timestamp, (1 << _INDEX_BITS) - 1)
 
 
+def timestamp_of(version: Timestamp) -> Timestamp:
+    """When the bundle was delivered in which something wrote this version."""
+    return Timestamp(version.time, version.tiebreak >> _INDEX_BITS)
+
+
 def unnamed_id(message_id: MessageId, index: int) -> MessageId:
     """The id by which a transaction without one of its own is known meanwhile: a UUIDv8, of its message and its
     index."""

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import Literal
 
 from kvstore.core.audit import APPLIED, MOVED, REPEATED
-from kvstore.core.bundles import unnamed_id, version_of
+from kvstore.core.bundles import timestamp_of, unnamed_id, version_of
 from kvstore.core.execution import vote
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import (
@@ -110,8 +110,9 @@ class Signals:
         return dict(self._gave)
 
     def start(self, held: Iterable[Delivered]) -> None:
-        """A life begins. What settled the parts that are found here may have been lost. held: deliveries behind a step
-        of a move."""
+        """A life begins, perhaps with a snapshot: late copies of parts come of what is complete. What settled the parts
+        that are found here may have been lost. held: deliveries behind a step of a move."""
+        self._last_delivered = max(self._last_delivered, timestamp_of(self._store.complete_to))
         kept = [(message_id, decode_retained(part)) for message_id, part in self._store.parts()]
         found = [(retained.timestamp, retained.destinations, message_id) for message_id, retained in kept]
         found += [(e.timestamp, e.message.destinations, e.message.id) for e in self._log.entries]

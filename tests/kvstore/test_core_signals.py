@@ -237,6 +237,19 @@ def test_parts_whose_settlement_was_lost_in_a_crash_go_with_the_next_one():
     assert {i for i, _ in bench.store.parts()} == {wider.message.id}
 
 
+def test_of_what_was_complete_when_a_life_began_late_copies_of_parts_are_not_kept():
+    """Nobody would take them; and who asks for such a bundle is told how it ended."""
+    bench = Bench()
+    delivery = bench.deliver(BOTH)
+    bench.part(1, delivery)
+    bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+    bench.restart_replica()
+    bench.part(1, delivery)
+    assert bench.replica.signals._early == {}
+    bench.hear(4, pull_of(delivery))
+    assert [told.id for _, told in bench.sent(Decisions)] == [delivery.message.id]
+
+
 # -- what must not come -----------------------------------------------------------------------------------------------
 
 
