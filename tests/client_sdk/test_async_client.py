@@ -270,6 +270,33 @@ async def test_what_was_never_connected_was_certainly_not_applied(seconds: float
         assert caught.value.outcome == "not_applied" and store.attempts.hedges.made
 
 
+async def test_what_a_hedge_alone_brought_to_somebody_is_unknown() -> None:
+    """Also if it is known of every other attempt that it was not connected."""
+    taken: list[bytes] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(await reader.read(1000))
+        if taken[-1].startswith(b"PUT"):
+            server.close()  # nobody is there afterwards
+        writer.transport.abort()
+
+    class FirstRefuses(Transport):
+        async def connect(self, protocol, host, port, tls) -> None:
+            if host == "127.0.0.2":
+                await asyncio.sleep(0.2)
+                raise ConnectionRefusedError("nobody is there")
+            await super().connect(protocol, host, port, tls)
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    transport = FirstRefuses()
+    transport.urls = ("http://127.0.0.2:1", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with AsyncClient(transport, timeout=1.0) as store:
+        store.attempts.hedges = Hedges(after=0.05)
+        with pytest.raises(OutcomeUnknown):
+            await store.put("k", "v")
+    assert [data.partition(b" ")[0] for data in taken].count(b"PUT") == 1
+
+
 @pytest.mark.usefixtures("few_attempts")
 @pytest.mark.parametrize("fault", ["reset_after", "hang", "late", "garbage"])
 async def test_an_unanswered_write_is_unknown_and_can_be_resolved_by_its_id(fault: str) -> None:
