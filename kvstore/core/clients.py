@@ -60,7 +60,7 @@ from kvstore.core.shards import Shards
 from kvstore.core.state import State
 from kvstore.core.versions import Versions
 from multicast.application import ApplicationOutbox
-from multicast.types import GroupId, MessageId, ProcessId, created_us, is_majority, is_uuid7
+from multicast.types import GroupId, MessageId, ProcessId, Timestamp, created_us, is_majority, is_uuid7
 
 REQUESTS_MAX = 50_000
 
@@ -258,7 +258,7 @@ class Clients:
             elif peer is not None:
                 out.send((peer,), ResultRequest([waiting.id]))
         waiting.attempt += 1
-        if not missing and (waiting.results or waiting.repeated):
+        if not missing and (waiting.results or waiting.without or waiting.repeated):
             self._finish(waiting, waiting.conclusion(), now, out)
 
     def _read_again(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> None:
@@ -332,7 +332,7 @@ class Clients:
             first = self._remembered(result.id)
             if first is not None and first.status != MOVED:
                 return first if result.status not in (MISMATCH, MOVED) else result
-            if self._window_us and result.id < forgotten_before(result.timestamp, self._window_us):
+            if result.id < self._forgotten_before(result.timestamp):
                 return result  # whether there was a first time nobody may know any more
         record = encode_remembered(result, slots)
         if len(record) > RESULT_BYTES_KEPT:
@@ -341,6 +341,9 @@ class Clients:
         if self._moves.leaving is not None:
             self._moves.remembers(result.id, slots)
         return result
+
+    def _forgotten_before(self, timestamp: Timestamp) -> MessageId:
+        return forgotten_before(timestamp, self._window_us) if self._window_us else b""
 
     def _gone(self, result: ShardResult) -> ShardResult:
         """The result of a copy that came too late, to a shard that had given the slots of all its keys away. Whether
@@ -358,10 +361,13 @@ class Clients:
             del self._results[next(iter(self._results))]
 
     def tell(self, receiver: ProcessId, message: ResultRequest, out: ApplicationOutbox) -> None:
-        """Send another replica the results of transactions that are complete and remembered here."""
+        """Send another replica the results of transactions that are complete and remembered here. Of what is so old
+        that nobody may know it any more, and nobody ever will, it is told that there is nothing."""
         unknown: list[MessageId] = []
         for message_id in message.ids:
             result = self._remembered(message_id) or self._results.get(message_id)
+            if result is None and not message.whether and message_id < self._forgotten_before(self._store.complete_to):
+                result = ShardResult(message_id, b"", self._store.complete_to, REPEATED, False, "", b"", None)
             if result is not None and (not message.whether or tells(result)):
                 self._outgoing.setdefault(receiver, []).append(result)
             else:
