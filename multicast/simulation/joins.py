@@ -218,7 +218,12 @@ class Joins(Checker):
         )
 
     def on_life(self, node: Node) -> None:
+        """Who puts a new disk in gives it a file that names somebody of its group: nobody else can tell it more."""
         self._noted.pop(node.pid, None)
+        topology = self._there.topology
+        others = set(topology.groups[topology.group_of[node.pid]]) - {node.pid}
+        if node.lost and others.isdisjoint(node.met):
+            node.met = topology.processes
 
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
