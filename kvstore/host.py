@@ -19,7 +19,7 @@ import msgspec
 from kvstore import changing, identity
 from kvstore.api.cluster import ClusterJson, LimitsJson
 from kvstore.committing import Committer, when_there_is_room
-from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig
+from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig, check
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, Refused, Told
 from kvstore.core.replica import Replica
 from kvstore.core.rights import Rights
@@ -33,6 +33,7 @@ from kvstore.storage.store import Store, owner_of
 from multicast import registry
 from multicast.batch import Batch
 from multicast.logs import structlog
+from multicast.membership import Membership
 from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol, Overloaded
 from multicast.retention import Retention
@@ -51,6 +52,8 @@ SWEEP_SECONDS = 15.0
 ROOM_SECONDS = 0.1
 """So often a replica looks how much room is left on its disk."""
 
+MET_MAX = 64
+"""Of so many replicas that nobody has told of the greetings are taken, in one life of the process."""
 NOT_TAKEN = -1
 """Stands for the token of a request that was answered at once."""
 
@@ -83,6 +86,7 @@ class LiveReplica:
         self._failpoints, self._tls = failpoints, tls
         self._addresses = {r.id: r.peer_address for r in config.replicas if not (r.added and r.removed)}
         self._addresses[replica_id] = (self.me.host, self.me.peer_port)
+        self._met_since: list[ReplicaConfig] = []
         self._failure = ""
         self._leaders = Leaders()
         self._looking: asyncio.TimerHandle | None = None
@@ -101,6 +105,8 @@ class LiveReplica:
             return protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
 
         self._protocol = new_protocol()
+        for replica in self._met_since:
+            self._meet(replica)
         with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
             self._disk, self._journal, backend = open_disk(config, self.me, home, opened, self._failpoints)
             self._snapshots = Snapshots(backend)
@@ -233,7 +239,33 @@ class LiveReplica:
 
     def _places(self) -> Places:
         since = {replica.id: replica.since for replica in self.config.replicas}
-        return Places(since, note(self.me) if self.me.since else b"", self._told_of_place)
+        mine = note(self.me) if self.me.since or self.me.added else b""
+        return Places(since, mine, self._told_of_place, self._met)
+
+    def _met(self, replica_id: ProcessId, place: bytes) -> None:
+        """A replica greets that is not known here: perhaps it was added to this shard after this configuration was
+        written, and those whom that names were gone before they could tell. What the shard says of it is learned from
+        it, as from any other; here it gets links, no more."""
+        try:
+            replica = decode_note(place)
+            check(reduce(ClusterConfig.with_replica, (*self._met_since, replica), self.config), "its greeting")
+        except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+            _log.warning("a replica greets that is not known here", replica=replica_id, reason=str(error))
+            return
+        fits = replica.id == replica_id and replica.shard == self.me.shard and replica.added and not replica.removed
+        if not fits or replica.id in self._addresses or len(self._met_since) >= MET_MAX:
+            return
+        self._met_since.append(replica)
+        self._meet(replica)
+        if self._host is not None:
+            self._host.move(replica.id, replica.peer_address, replica.since)
+            _log.info("a replica of this shard is new here", replica=replica_id, at=replica.url)
+
+    def _meet(self, replica: ReplicaConfig) -> None:
+        topology = self._protocol.topology
+        if isinstance(topology, Membership):
+            topology.meet(replica.id, replica.shard)
+            self._addresses[replica.id] = replica.peer_address
 
     def _told_of_place(self, replica_id: ProcessId, place: bytes) -> None:
         """A replica greets that took the place of another machine; this one may have been away when all were told."""

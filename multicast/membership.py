@@ -286,6 +286,10 @@ class Membership(Topology):
         self.follow(group.group)
         return True
 
+    def meet(self, process: ProcessId, group: GroupId) -> None:
+        """A process greets that no view known here names: it says that it was added to this group."""
+        self.group_of.setdefault(process, group)
+
     def restore(self, values: Mapping[bytes, bytes], own: GroupId, begun: int | None) -> None:
         """All views, as they were put under `view_key`. own: the process's group; begun: see `Views.restore`."""
         for group, views in self.views.items():

@@ -39,12 +39,14 @@ class Places(NamedTuple):
     """Machines that have taken the places of others.
 
     since: peer -> the least life that its journal may have. mine: in whose greeting there is something, that process
-    has taken another one's place, and says where it is reached: whoever was away then has the address of that one.
-    told(peer, mine): of such a greeting, which was accepted."""
+    has taken another one's place, or was added, and says where it is reached: whoever was away then has the address of
+    that one, or of nobody. told(peer, mine): of such a greeting, which was accepted. met(peer, mine): of one by a
+    process that is not known here; it is accepted if there is a link to it afterwards."""
 
     since: Mapping[ProcessId, int] = {}
     mine: bytes = b""
     told: Callable[[ProcessId, bytes], None] = _unheard
+    met: Callable[[ProcessId, bytes], None] = _unheard
 
 
 NONE_TAKEN = Places()

@@ -79,11 +79,15 @@ class Identity(NamedTuple):
             return f"this process is of cluster {self.cluster.hex()}, not of {hello.cluster.hex()[:64]}"
         if hello.receiver != self.process:
             return f"this is process {self.process}, not {hello.receiver}"
-        if hello.sender not in self.peers:
-            return f"process {hello.sender} is not a member of this cluster"
         if min(hello.incarnation, hello.epoch) < 0 or hello.first < 1:
             return "impossible numbers in the greeting"
         return ""
+
+    def knows(self, hello: Hello) -> bool:
+        """Whether there are links to who greets, at least since this greeting."""
+        if hello.sender not in self.peers and hello.place:
+            self.fence.places.met(hello.sender, hello.place)
+        return hello.sender in self.peers
 
 
 def encode_greeting(greeting: Hello | Welcome) -> bytes:

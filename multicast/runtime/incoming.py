@@ -178,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
             refusal = tls.refusal(self._transport.get_extra_info("peercert"), hello.sender)
             if refusal:
                 raise PeerError(refusal)
+        if not identity.knows(hello):
+            raise PeerError(f"process {hello.sender} is not a member of this cluster")
         said = Vouched(hello.incarnation, hello.life, hello.length)
         refusal = identity.fence.refusal(hello.sender, said)
         if refusal:

@@ -138,8 +138,11 @@ class Links:
 
     def move(self, peer: ProcessId, address: tuple[str, int], since: int) -> None:
         """Another machine takes the place of this peer, there, with a journal that is not older: nothing that the one
-        before sends is read any more."""
+        before sends is read any more. Or there was none."""
         self._fence.since[peer] = since
+        if peer not in self.outgoing:
+            self.add({peer: address})
+            return
         connection = self.incoming[peer].connection
         if connection is not None:
             connection.abort()

@@ -252,7 +252,7 @@ class Network:
             sender.backlog.append((self._dial, (link, dial)))
             return
         link.dial += 1
-        if link.blocked or not link.receiver.up or not (sender.knows(link.receiver) and link.receiver.knows(sender)):
+        if link.blocked or not link.receiver.up or not (sender.knows(link.receiver) and link.receiver.admits(sender)):
             self._lost(link)
             self._dial_later(link)
             return
@@ -273,6 +273,8 @@ class Network:
             self._dial_later(link)
             return
         received, lost = link.session_in.greet(incarnation, epoch, first)
+        if not node.knows(link.sender):
+            node.greeted.add(link.sender.pid)
         link.accepted = dial
         link.cut_at = FOREVER
         link.last_arrival = 0

@@ -131,9 +131,9 @@ class Node:
 
     __slots__ = (
         "application", "backlog", "begun_us", "busy_until", "checkpoints", "disk", "due", "engine", "failed_sync",
-        "floor", "flushed", "flushed_position", "fsync_extra_us", "in_sync", "inputs", "journal", "keeper", "life",
-        "links", "lost", "lost_disks", "met", "offset_us", "paused", "pid", "protocol", "queue", "ran", "replaying",
-        "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
+        "floor", "flushed", "flushed_position", "fsync_extra_us", "greeted", "in_sync", "inputs", "journal", "keeper",
+        "life", "links", "lost", "lost_disks", "met", "offset_us", "paused", "pid", "protocol", "queue", "ran",
+        "replaying", "timer_at", "tokens", "touched", "up", "wake_at", "world", "writing",
     )  # fmt: skip
 
     def __init__(self, world: Scene, pid: ProcessId):
@@ -152,6 +152,7 @@ class Node:
         self.flushed_position = 0
         self.links: dict[ProcessId, Link] = {}
         self.met: tuple[ProcessId, ...] = ()
+        self.greeted: set[ProcessId] = set()
         self.engine: Engine
         self.journal: Journal
         self.checkpoints: Checkpoints
@@ -191,7 +192,14 @@ class Node:
     def knows(self, other: Node) -> bool:
         """Whether it would link to this one: it, or its group, may have been added, unheard of here."""
         views = self.protocol.topology.views[self.world.topology.group_of[other.pid]]
-        return other.pid in self.met or any(other.pid in members for members in views.of.values())
+        met = other.pid in self.met or other.pid in self.greeted
+        return met or any(other.pid in members for members in views.of.values())
+
+    def admits(self, other: Node) -> bool:
+        """Whether it takes the greeting of this one: one of its own group that was added says where it is."""
+        topology = self.world.topology
+        group = topology.group_of[self.pid]
+        return self.knows(other) or other.pid in topology.spares.get(group, ())
 
     def decode(self, frame: bytes) -> Any:
         """The message in an encoded frame."""

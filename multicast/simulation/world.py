@@ -137,6 +137,7 @@ class World(Scene):
     def _begin(self, node: Node) -> None:
         node.life += 1
         node.met = node.met or self.topology.processes
+        node.greeted = set()
         node.up = node.replaying = True
         node.begun_us = node.offset_us
         node.journal = node.open_journal(node.disk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import cluster, config, growing, replacing
+from kvstore import cluster, config, growing, identity, replacing
 from kvstore.api.cluster import ClusterJson
 from kvstore.cluster import ClusterError
 from kvstore.config import ConfigError
@@ -205,5 +206,30 @@ def test_who_was_down_when_it_was_removed_is_told_by_whoever_it_greets(tmp_path:
             started.append(cluster.start(own, config.load(own), config.load(own).replica(2)))
             assert started[1].process.wait(60) in (0, 1), "it is told, or refused, whichever comes first"
             assert "2 was removed from its" in started[1].log.read_text()
+        finally:
+            cluster.stop_started(directory, started, str)
+
+
+def test_who_comes_back_with_an_older_file_meets_those_who_were_added_since(tmp_path: Path) -> None:
+    """All whom that names are gone; its disk is lost, too. Two are replaced while it is there."""
+    directory, own = tmp_path / "run", tmp_path / "own"
+    own.mkdir()
+    with running_cluster(directory, 1, 3, "white_box") as replicas:
+        made = config.load(directory)
+        (own / "cluster.json").write_bytes((directory / "cluster.json").read_bytes())
+        (own / "replicas").symlink_to(directory / "replicas")
+        started = []
+        try:
+            for gone in (1, 2):
+                started.append(growing.add_replica(directory, 0, "127.0.0.1", "", None, str))
+                growing.remove_replica(directory, gone, str)
+            assert replicas[0]("PUT", "/v1/kv/key", b"value").status == 200
+            kill(directory, 0)
+            shutil.rmtree(config.replica_directory(directory, 0))
+            identity.claim(own, made, 0, lost_disk=True)
+            started.append(cluster.start(own, made, made.replica(0)))
+            wait_until(lambda: cluster.is_ready(started[-1].replica))
+            wait_until(lambda: members_of(replicas[0], 0) == [0, 3, 4])
+            assert replicas[0]("GET", "/v1/kv/key").body == b"value"
         finally:
             cluster.stop_started(directory, started, str)

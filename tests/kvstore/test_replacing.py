@@ -13,15 +13,19 @@ from typing import cast
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from kvstore import certificates, cluster, config, identity, members, replacing
 from kvstore.api.cluster import ClusterJson, ReplicaJson, ShardJson
 from kvstore.cluster import ClusterError
-from kvstore.config import ConfigError
+from kvstore.config import ConfigError, ReplicaConfig
 from kvstore.host import LiveReplica
+from kvstore.members import note
 from kvstore.process import Handle
 from multicast.membership import Membership
 from multicast.runtime.clock import wall_us
+from multicast.runtime.greeting import encode_greeting
+from multicast.wire import Hello
 from tests.kvstore.live import Replica, answered, make_cluster, wait_until
 from tests.kvstore.test_lost_disk import Load
 from tests.kvstore.test_snapshot import ready
@@ -103,6 +107,40 @@ async def test_the_machine_that_was_replaced_is_refused_also_by_who_never_heard_
             LiveReplica(tmp_path, after, 0)
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+@pytest.mark.parametrize(
+    ("change", "met"),
+    [
+        ({}, True),
+        ({"id": 8}, False),
+        ({"shard": 1}, False),
+        ({"added": False}, False),
+        ({"removed": True}, False),
+        ({"peer_port": 0}, False),
+        ({"id": 1, "since": 1}, False),
+        (None, False),
+    ],
+)
+async def test_of_an_unknown_one_that_greets_what_it_says_of_itself_must_fit(tmp_path, change, met) -> None:
+    made = make_cluster(tmp_path, 2, 3, "white_box")
+    replica = LiveReplica(tmp_path, made, 0)
+    base = free_base_port(2)
+    own = ReplicaConfig(id=7, shard=0, host="127.0.0.1", peer_port=base, http_port=base + 1, added=True)
+    place = b"{" if change is None else note(msgspec.structs.replace(own, **change))
+    try:
+        greeting = Hello(3, made.cluster, 7, 0, 1, 0, 1, place=place)
+        await replica.start()
+        with capture_logs():
+            reader, writer = await asyncio.open_connection("127.0.0.1", made.replica(0).peer_port)
+            writer.write(encode_greeting(greeting))
+            welcome = await reader.read(1000)
+            writer.close()
+        assert (b"process 7 is not a member of this cluster" in welcome) is not met
+        assert list(replica.status()["peers"]) == [*map(str, range(1, 6)), *(["7"] if met else [])]
+        assert config.load(tmp_path) == replica.config == made
+    finally:
+        await replica.stop()
 
 
 async def test_who_was_not_told_learns_from_the_new_one_where_it_is(tmp_path: Path) -> None:
