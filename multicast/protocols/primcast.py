@@ -265,7 +265,7 @@ class PrimCast(MulticastProtocol):
     def on_message(self, sender: ProcessId, message: Any, now: int, out: Outbox) -> None:
         if self.is_member() or type(message) in _FOR_AMNESIACS:
             super().on_message(sender, message, now, out)
-        elif self.election.state is REMOVED and type(message) is Asked:
+        elif self.election.state is REMOVED and type(message) is Asked and sender in self.topology.group_of:
             self.election.tell_view((sender,), out)
 
     # -- START (lines 31-34) ------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ import pytest
 
 from multicast import registry
 from multicast.application import Application
-from multicast.membership import Change, Founding, GroupIs, change_payload, founding_payload
+from multicast.membership import Change, Founding, GroupIs, ViewIs, Views, change_payload, founding_payload, view_key
 from multicast.parts.ballots import REMOVED
 from multicast.parts.delivered import Watermark
+from multicast.parts.submissions import Asked
 from multicast.protocol import MulticastProtocol, Outbox, PeerError, Saved
+from multicast.protocols.primcast import PrimCast
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.growing import topology_of
 from multicast.simulation.network import Conditions
@@ -145,3 +147,14 @@ def test_what_comes_from_a_group_before_anybody_has_told_of_it_is_refused_and_en
         process.on_message(FOUNDED[0], Watermark(ZERO), 1, Outbox())
     process.on_message(FOUNDED[0], GroupIs(1, FOUNDED, {}), 1, Outbox())
     process.on_message(FOUNDED[0], Watermark(ZERO), 1, Outbox())
+
+
+@pytest.mark.parametrize(("sender", "told"), [(1, 1), (FOUNDED[0], 0)])
+def test_who_was_removed_answers_whom_it_knows(sender: ProcessId, told: int) -> None:
+    topology, views = Topology({0: (0, 1, 2)}, {1: FOUNDED}), Views((0, 1, 2))
+    assert views.change(Change(0, False, 0), 1)
+    process = PrimCast(0, topology_of(topology, 0), PrimCast.specification.options(), random.Random(1))
+    process.on_start(Saved({view_key(0, 1): views.encode(1), b"X": b""}), 1, Outbox())
+    assert process.role() == REMOVED
+    process.on_message(sender, Asked([new_message_id(1, 1)]), 1, out := Outbox())
+    assert [type(message) for _, message, *_ in out.sends] == [ViewIs] * told
