@@ -166,6 +166,11 @@ class Views:
         self.counting = (*before, self.of[self.latest])
         self.everybody = tuple(dict.fromkeys(p for members in reversed(self.counting) for p in members))
 
+    @property
+    def begun(self) -> int:
+        """The number of the last one that is known to have begun."""
+        return self.latest - (len(self.counting) - 1)
+
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def change(self, change: Change, position: int = 0) -> bool:

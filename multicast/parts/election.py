@@ -250,9 +250,9 @@ class Election(Generic[V]):
         return leader == self._self_id or (leader not in members and self._self_id == members[0])
 
     def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        """Tell the latest view, if it has begun and is not the first."""
-        if self.views.latest and len(self.views.counting) == 1 and to:
-            out.send(to, self.views.told(self.views.latest))
+        """Tell the latest view that has begun, if it is not the first."""
+        if self.views.begun and to:
+            out.send(to, self.views.told(self.views.begun))
 
     def step_down(self, now: int) -> None:
         """The group has gone on without this leader: wait for whoever leads a later ballot, or campaign again."""

@@ -283,6 +283,8 @@ class Leadership(Generic[V, S]):
             self._put_begun(out)
             self.election.go("leave")
             out.put(_REMOVED_KEY, b"")
+        elif views.begin(view.number):  # nobody tells one before
+            self._put_begun(out)
 
     # -- as the election's voter ---------------------------------------------------------------------------------------
 

@@ -513,6 +513,25 @@ def test_who_lost_its_disk_does_not_wait_for_one_who_was_removed() -> None:
     assert member.leadership.election.state == REJOINING and member.leadership.election.members == (0, 1, 2)
 
 
+def test_of_a_view_that_has_begun_also_those_tell_who_have_made_another_one_since() -> None:
+    """That one may not begin before who lost its disk is back, and it waits for a removed one unless it is told."""
+    member, other = Member(2, saved=Saved({}, lost=True)), Member(1)
+    for one in (member, other):
+        _changed(one, Change(0, True, 7), Change(1, False, 7))
+    other.handlers[ViewAsk].call(2, ViewAsk(), 1, other.out)
+    assert [view.number for _, view, _ in other.out.sends if type(view) is ViewIs] == [1]
+    other.handlers[ViewIs].call(0, ViewIs(2, (0, 1, 2), {}), 1, other.out)
+    _changed(other, Change(2, False, 0))
+    other.out.sends.clear()
+    other.handlers[ViewAsk].call(2, ViewAsk(), 1, other.out)
+    [view] = [view for _, view, _ in other.out.sends if type(view) is ViewIs]
+    assert view.number == 2
+    member.handlers[ViewIs].call(1, view, 1, member.out)
+    assert member.leadership.election.members == (0, 1, 2)
+    again = Member(2, saved=Saved({key: value for key, value, _ in member.out.changes}, 2, True, True))
+    assert again.leadership.election.members == (0, 1, 2)
+
+
 def test_a_leader_does_not_stand_again_for_who_was_removed_but_tells_it() -> None:
     """It has lost its disk, and would never be a member again."""
     group = Group()
