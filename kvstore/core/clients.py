@@ -282,9 +282,13 @@ class Clients:
         waiting.unknown.add(sender)
         replicas = self._peers.replicas[shard]
         if is_majority(replicas, waiting.unknown):
-            waiting.forgotten.add(shard)
-            if not waiting.missing(self._moves.map):
-                self._finish(waiting, waiting.conclusion(), now, out)
+            self._is_forgotten(waiting, shard, now, out)
+
+    def _is_forgotten(self, waiting: Waiting, shard: GroupId, now: int, out: ApplicationOutbox) -> None:
+        """This shard will not tell what it had of the transaction."""
+        waiting.forgotten.add(shard)
+        if not waiting.missing(self._moves.map):
+            self._finish(waiting, waiting.conclusion(), now, out)
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -361,19 +365,19 @@ class Clients:
             del self._results[next(iter(self._results))]
 
     def tell(self, receiver: ProcessId, message: ResultRequest, out: ApplicationOutbox) -> None:
-        """Send another replica the results of transactions that are complete and remembered here. Of what is so old
-        that nobody may know it any more, and nobody ever will, it is told that there is nothing."""
+        """Send another replica the results of transactions that are complete and remembered here."""
         unknown: list[MessageId] = []
+        forgotten: list[MessageId] = []
         for message_id in message.ids:
             result = self._remembered(message_id) or self._results.get(message_id)
-            if result is None and not message.whether and message_id < self._forgotten_before(self._store.complete_to):
-                result = ShardResult(message_id, b"", self._store.complete_to, REPEATED, False, "", b"", None)
             if result is not None and (not message.whether or tells(result)):
                 self._outgoing.setdefault(receiver, []).append(result)
-            else:
+            elif message.whether:
                 unknown.append(message_id)
-        if message.whether and unknown:
-            out.send((receiver,), ShardResults(self._peers.shard, [], unknown))
+            elif message_id < self._forgotten_before(self._store.complete_to):
+                forgotten.append(message_id)
+        if unknown or forgotten:
+            out.send((receiver,), ShardResults(self._peers.shard, [], unknown, forgotten))
 
     def on_results(self, sender: ProcessId, message: ShardResults, now: int, out: ApplicationOutbox) -> None:
         """What another replica knows of transactions of this one's clients."""
@@ -385,6 +389,10 @@ class Clients:
                 self._on_result(waiting, message.shard, result, now, out)
         for message_id in message.unknown:
             self._on_unknown(sender, message.shard, message_id, now, out)
+        for message_id in message.forgotten:
+            waiting = self.requests.by_id.get(message_id)
+            if waiting is not None:
+                self._is_forgotten(waiting, message.shard, now, out)
 
     def _on_result(
         self, waiting: Waiting, shard: GroupId, result: ShardResult, now: int, out: ApplicationOutbox

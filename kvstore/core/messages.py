@@ -255,11 +255,13 @@ class Remembered(msgspec.Struct, array_like=True, gc=False):
 
 
 class ShardResults(msgspec.Struct, array_like=True, tag=3):
-    """For the entry replica of these transactions. unknown: ids of which this replica knows nothing, to who asks."""
+    """For the entry replica of these transactions. unknown: ids of which this replica knows nothing, to who asks that.
+    forgotten: ids that are so old that nobody may know anything of them any more, and this replica does not."""
 
     shard: GroupId
     results: list[ShardResult]
     unknown: list[MessageId] = []
+    forgotten: list[MessageId] = []
 
 
 class ResultRequest(msgspec.Struct, array_like=True, tag=4):

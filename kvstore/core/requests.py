@@ -53,11 +53,11 @@ class Waiting:
     """Clients that wait for one transaction.
 
     unnamed: it has no id of its own. shard_map: by which its destinations were found. astray: its shards have said that
-    they are not the right ones, at moved_at, and nobody has said yet which are. without: shards that have nothing of
-    the first time, and will not have. body: as it is multicast. flight: the bundle with which it is under way. results:
-    what shards have reported so far. repeated: it was complete before this request came; unknown: then, the replicas
-    that remember nothing of it, forgotten: the shards most of whose replicas do not. window_us: the deduplication
-    window.
+    they are not the right ones, at moved_at, and nobody has said yet which are. without: shards that took part and have
+    nothing of the first time. body: as it is multicast. flight: the bundle with which it is under way. results: what
+    shards have reported so far. repeated: it was complete before this request came; unknown: then, the replicas that
+    remember nothing of it. forgotten: the shards of which most replicas do not, or where it is too old to be
+    remembered. window_us: the deduplication window.
     """
 
     __slots__ = (
