@@ -98,7 +98,7 @@ class ResultsOfOldShards(Waiting):
     """Results are asked of the shards that are the right ones by the map of then, wherever the slots have gone."""
 
 
-@rewrite("_ask_for_results", "not missing and (waiting.results or waiting.repeated)", "False")
+@rewrite("_ask_for_results", "not missing and (waiting.results or waiting.without or waiting.repeated)", "False")
 class NothingMoreIsTold(Clients):
     """Who waits for what nobody can tell any more waits for a minute."""
 
@@ -106,6 +106,16 @@ class NothingMoreIsTold(Clients):
 @rewrite("_on_unknown", "if is_majority(replicas, waiting.unknown):", "if False:")
 class ForgottenAwaited(Clients):
     """What a shard has forgotten is waited for."""
+
+
+@rewrite("_is_forgotten", "waiting.forgotten.add(shard)", "waiting.without.add(shard)")
+class ForgottenIsNothing(Clients):
+    """Who repeats a range is told it without what a shard had in it and has forgotten."""
+
+
+@rewrite("tell", "elif message_id < self._forgotten_before(self._store.complete_to):", "elif False:")
+class TooOldIsNotTold(Clients):
+    """Of what a late copy has left nothing in a shard its replicas say nothing, as if it were to come."""
 
 
 @rewrite("_told_all", "everywhere = self.results.keys() | self.without >= set(self.destinations)", "everywhere = True")
@@ -257,6 +267,7 @@ def _core(settings: Settings, *kinds: type) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
+    *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
