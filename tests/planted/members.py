@@ -5,6 +5,7 @@ from __future__ import annotations
 from multicast.membership import Views
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.founding import FoundedGroups
+from multicast.parts.leadership import Leadership
 from multicast.parts.rejoin import Rejoin
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
@@ -136,6 +137,17 @@ class ViewsOfOthersUntold(PrimCast):
 @rewrite("tick", "if self._membership.processes is not self._told:", "if False:", part=FoundedGroups)
 class ViewsUntoldToWhoIsNew(PrimCast):
     """Who is added knows the groups as its file has them, which may be of long ago, and nobody who belongs to one."""
+
+
+@rewrite("begun", "self.latest - (len(self.counting) - 1)", "self.latest * (len(self.counting) == 1)", part=Views)
+class ViewUntoldWhileTheNextIsMade(WhiteBox):
+    """Who has made a view that has not begun tells none: who lost its disk waits for a removed one, and the view for
+    it."""
+
+
+@rewrite("_on_view_is", "elif views.begin(view.number):", "elif False:", part=Leadership)
+class ToldViewNotBegun(WhiteBox):
+    """Who is told a view that it has made waits for those of the one before all the same."""
 
 
 HARMLESS = (Planted(PresentViewAcknowledges),)
