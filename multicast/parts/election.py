@@ -364,8 +364,9 @@ class Election(Generic[V]):
 
     def come_back(self, ballot: Ballot, out: Outbox) -> None:
         """Be a member again: nothing depends on what this process has forgotten, in this ballot and later ones. Durable
-        with this batch."""
+        with this batch. (What has come in part of a state that was sent once more is not wanted: it has one.)"""
         self.go("return")
+        self._assembly.clear()
         self.promised = max(self.promised, ballot)
         self.highest = max(self.highest, self.promised)
         self.rejoin.finish(out)

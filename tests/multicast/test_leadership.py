@@ -441,6 +441,19 @@ def test_who_has_its_state_and_lacks_deliveries_only_fetches_them() -> None:
     assert member.leadership.joined == Ballot(5, 1) and member.leadership.election.state == FOLLOWER
 
 
+def test_a_state_that_comes_once_more_is_not_kept_in_part_by_who_joins_meanwhile() -> None:
+    """Its leader answers each question with its state, and who has joined does not take the rest of it."""
+    member, _ = _returning(reach=3)
+    portions = [State(Ballot(5, 1), 3, [Word(b"", (), b"a", 0)], number=number, count=2) for number in (0, 1)]
+    member.handlers[State].call(1, portions[0], 2, member.out)
+    assert held(member.leadership.election, {"Assembly": ("_lists",)})
+    member.position = 3
+    member.leadership.installed(3, member.out)
+    member.handlers[State].call(1, portions[1], 4, member.out)
+    assert member.leadership.election.state == FOLLOWER
+    assert held(member.leadership.election, {"Assembly": ("_lists",)}) == {}
+
+
 def test_who_may_not_join_its_state_any_more_asks_for_another() -> None:
     """A member was added since, and had promised a higher ballot when it was asked."""
     member, question = _returning(reach=1)
