@@ -278,8 +278,12 @@ class Election(Generic[V]):
         """A vote, or something like it, as the messages in which it travels."""
         return split(whole, self._bytes_of, self._portion_bytes)
 
-    def assemble(self, sender: ProcessId, portion: Any) -> bool:
-        """A portion has come. Returns whether it is the last one; then it is given all entries."""
+    def assemble(self, sender: ProcessId, portion: Any, counts: bool = True) -> bool:
+        """A portion has come. Returns whether it is the last one; then it is given all entries. counts: if not, those
+        before it do not, either, and what comes after it is not the rest of them."""
+        if not counts:
+            self._assembly.forget(sender)
+            return False
         entries = self._assembly.add(sender, portion.number, portion.count, portion.entries)
         if entries is not None:
             portion.entries = entries

@@ -332,7 +332,7 @@ class Leadership(Generic[V, S]):
         if sender != ballot.leader:
             raise PeerError("the state of somebody else's ballot")
         if own.state is REJOINING:
-            if ballot >= own.promised and own.rejoin.may_join(ballot) and own.assemble(sender, state):
+            if own.assemble(sender, state, ballot >= own.promised and own.rejoin.may_join(ballot)):
                 self._held = state
                 out.catch_up(sender)
                 self._return_if_caught_up(now, out)

@@ -465,6 +465,24 @@ def test_who_may_not_join_its_state_any_more_asks_for_another() -> None:
     assert [m.bound for _, m, _ in member.out.sends if isinstance(m, Returned)] == [Ballot(6, 0)]
 
 
+@pytest.mark.parametrize("refused", [[1], [1, 2, 0, 1]])
+def test_a_state_of_which_something_was_refused_is_not_taken_over(refused: list[int]) -> None:
+    """A member was added while it came, or while it came twice, and answers right before the last portion."""
+    member, question = _returning(reach=9)
+    words = [Word(b"", (), word, 0) for word in (b"a", b"b", b"c")]
+    portions = [State(Ballot(5, 1), 1, [word], number=number, count=3) for number, word in enumerate(words)]
+    member.handlers[State].call(1, portions[0], 2, member.out)
+    _changed(member, Change(0, True, 7))
+    for number in refused:
+        member.handlers[State].call(1, portions[number], 3, member.out)
+    member.handlers[Highest].call(7, Highest(question, Ballot(4, 0), 0, 0), 4, member.out)
+    member.handlers[State].call(1, portions[2], 5, member.out)
+    assert member.leadership.election.state == REJOINING, member.words
+    for portion in portions:
+        member.handlers[State].call(1, portion, 6, member.out)
+    assert member.leadership.election.state == FOLLOWER and member.words == ["a", "b", "c"]
+
+
 def test_a_restarted_leader_waits_or_stands_again() -> None:
     group = Group()
     again = Member(0, saved=Saved(group.members[0].disk, first=False))
