@@ -167,9 +167,7 @@ class Paxos:
         self._queue: deque[bytes] = deque()
         self._next = 1
         self._accepting: dict[Ballot, list[int]] = {}
-        self._seen = 0
-        self._fetch_target = 0
-        self._fetch_turn = 0
+        self._seen = self._fetch_target = self._fetch_turn = 0
         self._beaten = (0, 0)
         self._resend_at = self._resent = self._lost_below = 0
         self._resend_max = _RESENT_MIN
@@ -275,10 +273,12 @@ class Paxos:
         self._queue.append(value)
 
     def jump(self, instance: int, now: int, out: Outbox) -> None:
-        """The user's state now contains all instances up to this one."""
+        """The user's state now contains all instances up to this one. Fetch what follows, lest it is dropped, too."""
         if instance > self.decided:
             self.instances.jump(instance, out)
             self._decided_since(instance)
+            self._fetch_target = self.decided + 1
+            self._deadlines.by("fetch", now)
             self.election.choose(now, out)
 
     # -- messages -----------------------------------------------------------------------------------------------------

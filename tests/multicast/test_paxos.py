@@ -322,6 +322,16 @@ def test_dropped_instances_are_gone_and_who_asks_for_them_learns_so() -> None:
     assert world.protocol(2).values == [m]
 
 
+def test_who_takes_over_a_state_fetches_what_follows_at_once_and_once() -> None:
+    """A heartbeat later a group that decides something all the while has dropped that, too, and so again and again."""
+    world, out = group(), Outbox()
+    member = world.protocol(2).paxos
+    member.jump(3, world.now, out)
+    for heartbeats in range(9):
+        member.tick(world.now + heartbeats * member.heartbeat_us, out)
+        assert [asked.first for _, asked, _ in out.sends if isinstance(asked, Fetch)] == [4]
+
+
 def test_a_candidate_that_lacks_dropped_instances_does_not_lead() -> None:
     world = group()
     isolate(world, 2)
