@@ -3,9 +3,10 @@
 Theory of operation. A message that one of its shards orders and another one does not stops both. So whether a shard can
 take a transaction is asked *before* that is multicast, at the replica where it enters, and nobody refuses afterwards.
 Every TELL_US the leader of a shard tells all replicas that a majority follows it, whether the shard is full, and which
-other shards it waits for. A shard of which nothing was heard for `silent_us` is taken for dead: its majority is down,
-or cut off. Then a transaction for it is refused, and so is one for a shard that waits for it. What was multicast before
-is not affected: it holds up others until that shard is back.
+other shards it waits for; a new leader begins at once, since its shard may be taken for dead until then. A shard of
+which nothing was heard for `silent_us` is taken for dead: its majority is down, or cut off. Then a transaction for it
+is refused, and so is one for a shard that waits for it. What was multicast before is not affected: it holds up others
+until that shard is back.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Shards:
         self._heard = dict.fromkeys(peers.replicas, 0)
         self._said: dict[GroupId, ShardState] = {}
         self._tell_at = 0
+        self._leads = False
 
     def start(self, now: int) -> None:
         """A life begins: everybody is given the time to be heard."""
@@ -62,10 +64,13 @@ class Shards:
         self._said[state.shard] = state
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int:
-        """Tell, if this replica leads and is followed; returns when to do so again."""
-        if now >= self._tell_at:
-            self._tell_at = now + TELL_US
-            if self._peers.leads and self._has_majority():
+        """Tell, if this replica leads and is followed, or has just begun to; returns when to do so again."""
+        due = now >= self._tell_at
+        if due or not self._leads:
+            self._leads = self._peers.leads and self._has_majority()
+            if due or self._leads:
+                self._tell_at = now + TELL_US
+            if self._leads:
                 waits_for = sorted(shard for shard in set(self._lacks()) if self._is_silent(shard, now))
                 state = ShardState(self._peers.shard, self._full(), waits_for, runs_of(self._moves.places))
                 self.on_state(state, now)

@@ -55,6 +55,18 @@ def test_only_a_leader_with_a_majority_tells() -> None:
     assert len(one.told(3 * TELL_US)) == 1
 
 
+def test_a_new_leader_tells_at_once() -> None:
+    """Its shard may have been silent for so long that it is taken for dead."""
+    one = One()
+    one.leads = one.followed = False
+    assert one.told(0) == one.told(1) == []
+    one.leads = True
+    assert one.told(2) == []
+    one.followed = True
+    assert one.told(3) == [ShardState(0, False, [])] and one.told(4) == one.told(TELL_US) == []
+    assert one.shards.on_tick(TELL_US, one.out) == 3 + TELL_US and len(one.told(3 + TELL_US)) == 1
+
+
 def test_a_shard_that_is_not_heard_of_is_refused_and_no_other_one() -> None:
     one = One()
     assert not one.refused(0, 1, now=SILENT_US), "everybody is given the time to be heard"
