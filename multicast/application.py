@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from multicast.records import Delivered
-from multicast.types import AppMessage, MessageId, ProcessId
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp
 
 
 class ApplicationOutbox:
@@ -96,7 +96,14 @@ class Application:
     def on_message(self, sender: ProcessId, message: Any, now: int, out: ApplicationOutbox) -> None:
         """One of `messages` arrived from another process (or this one)."""
 
-    def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
+    def on_settled(
+        self,
+        message_id: MessageId,
+        timestamp: Timestamp,
+        groups: tuple[GroupId, ...],
+        now: int,
+        out: ApplicationOutbox,
+    ) -> None:
         """See `Outbox.settled`."""
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: ApplicationOutbox) -> None:

@@ -327,8 +327,8 @@ class Engine:
                     self._deliver(message, timestamp, stage, note, None, None, now)
             if out.settlements:
                 settlements, out.settlements = out.settlements, []
-                for message_id in settlements:
-                    self.application.on_settled(message_id, now, app_out)
+                for message_id, timestamp, groups in settlements:
+                    self.application.on_settled(message_id, timestamp, groups, now, app_out)
             if out.catch_ups:
                 catch_ups, out.catch_ups = out.catch_ups, []
                 for peer in catch_ups:

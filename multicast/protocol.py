@@ -160,7 +160,7 @@ class Outbox:
         self.sends: list[tuple[tuple[ProcessId, ...], Any, bool]] = []
         self.changes: list[Change] = []
         self.deliveries: list[tuple[AppMessage, Timestamp, int, bytes]] = []
-        self.settlements: list[MessageId] = []
+        self.settlements: list[tuple[MessageId, Timestamp, tuple[GroupId, ...]]] = []
         self.catch_ups: list[ProcessId] = []
         self.readable: list[tuple[int, int | None]] = []
 
@@ -187,10 +187,11 @@ class Outbox:
         self.asks = True
         self.deliveries.append((message, timestamp, stage, note))
 
-    def settled(self, message_id: MessageId) -> None:
-        """A quorum of every destination group durably holds the outcome of this message: nobody will ask for it."""
+    def settled(self, message_id: MessageId, timestamp: Timestamp, groups: tuple[GroupId, ...]) -> None:
+        """A quorum of each of these groups, all its destinations, durably holds the outcome of what was delivered with
+        this message at `timestamp`, and of everything before that: nobody will ask for it."""
         self.asks = True
-        self.settlements.append(message_id)
+        self.settlements.append((message_id, timestamp, groups))
 
     def may_read(self, token: int, position: int | None) -> None:
         """The answer to `MulticastProtocol.on_read`."""

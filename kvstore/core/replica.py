@@ -448,10 +448,13 @@ class Replica(Application):
         if self.moves.learn(message.places):
             self.clients.on_map(now, out)
 
-    def on_settled(self, message_id: MessageId, now: int, out: ApplicationOutbox) -> None:
+    def on_settled(
+        self, message_id: MessageId, timestamp: Timestamp, groups: tuple[GroupId, ...], now: int,
+        out: ApplicationOutbox,
+    ) -> None:
         for held in self._held:
-            held.settled |= held.delivery.message.id == message_id
-        self.signals.on_settled(message_id)
+            held.settled |= held.delivery.timestamp == timestamp
+        self.signals.on_settled(message_id, timestamp, groups)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
 

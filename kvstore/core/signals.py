@@ -249,18 +249,17 @@ class Signals:
                 return
         entry.decided = message.decided
 
-    def on_settled(self, message_id: MessageId) -> None:
-        """A quorum of every shard has completed it: nobody will ask for its part."""
+    def on_settled(self, message_id: MessageId, timestamp: Timestamp, shards: tuple[GroupId, ...]) -> None:
+        """A quorum of every one of its shards has completed it: nobody will ask for its part, if it has one. (A copy
+        that came late has none, and settles nothing of the first one.)"""
         entry = self._log.by_id.get(message_id)
-        if entry is not None:
+        if entry is not None and entry.timestamp == timestamp:
             entry.settled = True
-            self._settle_up_to(entry.timestamp, entry.message.destinations)
-            return
-        kept = self._store.part(message_id)
-        if kept is not None:
+        elif (kept := self._store.part(message_id)) is not None:
             retained = decode_retained(kept)
-            self._drop(message_id, retained)
-            self._settle_up_to(retained.timestamp, retained.destinations)
+            if retained.timestamp == timestamp:
+                self._drop(message_id, retained)
+        self._settle_up_to(timestamp, shards)
 
     def _settle_up_to(self, timestamp: Timestamp, destinations: tuple[GroupId, ...]) -> None:
         """A quorum of each of these shards has completed everything up to there: so it is with what was found here at

@@ -267,7 +267,9 @@ class DeliveredLog:
                 continue
             reached = min(self._group_watermarks[g] for g in groups)
             while queue and queue[0][0] <= reached:
-                settled.append(queue.popleft())
+                timestamp, message_id = queue.popleft()
+                settled.append((timestamp, message_id))
+                out.settled(message_id, timestamp, groups)
             if not queue:
                 del self._unsettled[groups]
         if settled:
@@ -275,7 +277,6 @@ class DeliveredLog:
             self._ask_at = 0
         latest = []
         for timestamp, message_id in settled:
-            out.settled(message_id)
             known = self._known.get(message_id)
             if known is not None and known[0] != timestamp:
                 continue  # a later copy of it has been delivered since

@@ -253,7 +253,7 @@ class Trace(FrameTrace):
         effects = {
             "sends": sends, "puts": puts, "deletes": deletes,
             "delivers": [self._name(d[0].id) for d in out.deliveries[mark.deliveries :]],
-            "settled": [self._name(i) for i in out.settlements[mark.settlements :]],
+            "settled": [self._name(s[0]) for s in out.settlements[mark.settlements :]],
             "catch_up": list(out.catch_ups[mark.catch_ups :]),
         }  # fmt: skip
         return {key: value for key, value in effects.items() if value}

@@ -134,6 +134,11 @@ class Bench:
         """The part of another shard comes, from its leader."""
         self.hear(self.topology.groups[shard][0], Parts(shard, [Part(of.message.id, of.timestamp, list(votes))]))
 
+    def settle(self, delivery: Delivered) -> None:
+        """The protocol says that this delivery is settled."""
+        message = delivery.message
+        self.replica.on_settled(message.id, delivery.timestamp, message.destinations, self.now, self.out)
+
     def tick(self, us: int = 0) -> int | None:
         self.now += us
         wake = self.replica.on_tick(self.now, self.out)

@@ -516,7 +516,7 @@ def test_what_a_step_gives_is_kept_also_if_all_is_settled_before_it_is_complete_
     bench = Bench()
     message_id = bench.new_id()
     step = bench.deliver(moving(key(0)), message_id)
-    bench.replica.on_settled(step.message.id, bench.now, bench.out)
+    bench.settle(step)
     bench.part(1, step)
     bench.sent(Parts)
     bench.hear(3, PartRequest([Wanted(step.message.id, step.timestamp, [message_id])]))
@@ -540,7 +540,7 @@ def test_what_a_step_gives_is_kept_while_its_target_may_wait_for_it_however_long
     assert much_later()
     if restarted:
         bench.restart_replica()
-    bench.replica.on_settled(step.message.id, bench.now, bench.out)
+    bench.settle(step)
     assert bench.store.part(step.message.id) is not None, "one replica of the target may be behind"
     assert not much_later()
 
@@ -551,7 +551,7 @@ def test_what_was_given_under_a_low_stamp_is_as_old_as_its_message() -> None:
     payload = encode_bundle([(bench.new_id(), encode_transaction(moving(key(0))))])
     step = bench.order(AppMessage(bench.new_id(), (0, 1), payload, 0), at=2)
     bench.part(1, step)
-    bench.replica.on_settled(step.message.id, bench.now, bench.out)
+    bench.settle(step)
     bench.now += REMEMBERED_WINDOWS * WINDOW // 2
     bench.deliver(write(key(0, 1)))
     assert bench.store.part(step.message.id) is not None
@@ -562,7 +562,7 @@ def test_parts_of_what_waits_behind_a_step_go_when_they_are_settled() -> None:
     bench = Bench()
     step = bench.deliver(moving(key(0)))
     settled = bench.deliver(write(key(0, 1), key(1)))
-    bench.replica.on_settled(settled.message.id, bench.now, bench.out)
+    bench.settle(settled)
     for delivery in (step, settled):
         bench.part(1, delivery)
     assert bench.store.part(settled.message.id) is None
@@ -571,7 +571,7 @@ def test_parts_of_what_waits_behind_a_step_go_when_they_are_settled() -> None:
     for delivery in (step, doubtful, bench.deliver(write(key(0, 1), key(1)))):
         bench.part(1, delivery)
     assert bench.store.part(doubtful.message.id) is not None
-    bench.replica.on_settled(bench.delivered[-1][0].message.id, bench.now, bench.out)
+    bench.settle(bench.delivered[-1][0])
     assert bench.store.part(doubtful.message.id) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvstore.api.model import Add, Compare, Get, Put, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
-from kvstore.core.audit import APPLIED, MISMATCH, MOVED, REPEATED, Read
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED, Read
 from kvstore.core.bundles import NO_ID, decode_bundle, version_of
 from kvstore.core.messages import Decided, Decisions, PartRequest, Parts, ShardResults, Vote, Wanted
 from kvstore.core.signals import PULLS_BEFORE_FETCH
@@ -147,7 +147,7 @@ def test_a_part_is_told_again_until_the_bundle_is_settled():
             bench.part(1, delivery)
         bench.hear(4, pull)
         assert bench.sent(Parts) == [((4,), pushed)]
-    bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+    bench.settle(delivery)
     assert bench.store.part(delivery.message.id) is None
     bench.hear(4, pull)
     assert bench.sent(Parts) == [] and bench.sent(Decisions)
@@ -165,7 +165,7 @@ def test_how_a_settled_bundle_ended_does_instead_of_its_parts():
     read = Transaction(success=(Get(key(0)), Get(key(1))))
     for delivery in (there.deliver(transaction), there.deliver_bundle((NO_ID, read), (NO_ID, read))):
         there.part(0, delivery)
-        there.replica.on_settled(delivery.message.id, there.now, there.out)
+        there.settle(delivery)
         waiting = here.order(delivery.message)
         completed = len(here.out.completions)
         there.hear(1, pull_of(waiting))
@@ -189,7 +189,7 @@ def test_a_read_without_an_id_that_was_moved_is_not_told_as_if_it_were_applied()
     delivery = there.deliver_bundle((NO_ID, Transaction(success=(Get(key(0)), Get(key(1))))))
     slot = slot_of(key(0))
     there.part(0, delivery, Vote(places=[PlacedRun(slot, slot, 2, delivery.timestamp)]))
-    there.replica.on_settled(delivery.message.id, there.now, there.out)
+    there.settle(delivery)
     there.hear(1, pull_of(here.order(delivery.message)))
     ((_, decisions),) = there.sent(Decisions)
     here.hear(4, decisions)
@@ -202,7 +202,7 @@ def test_nothing_is_told_of_a_bundle_that_has_not_come_yet_or_whose_results_are_
     bench.hear(4, pull_of(ahead))
     delivery = bench.deliver(BOTH)
     bench.part(1, delivery)
-    bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+    bench.settle(delivery)
     bench.store.forget_before(bytes([255]) * 16)
     bench.hear(4, pull_of(delivery))
     assert bench.sent(Decisions) == [] and bench.sent(Parts)
@@ -211,7 +211,7 @@ def test_nothing_is_told_of_a_bundle_that_has_not_come_yet_or_whose_results_are_
 def test_settled_before_it_is_complete_here_leaves_nothing_behind():
     bench = Bench()
     early, late = bench.deliver(BOTH), bench.deliver(BOTH)
-    bench.replica.on_settled(late.message.id, bench.now, bench.out)
+    bench.settle(late)
     for delivery in (early, late):
         bench.part(1, delivery)
     assert [message_id for message_id, _ in bench.store.parts()] == [early.message.id]
@@ -233,8 +233,38 @@ def test_parts_whose_settlement_was_lost_in_a_crash_go_with_the_next_one():
     for delivery in (waiting, later):
         bench.part(1, delivery)
     assert {i for i, _ in bench.store.parts()} == {d.message.id for d in (lost, wider, waiting, later)}
-    bench.replica.on_settled(later.message.id, bench.now, bench.out)
+    bench.settle(later)
     assert {i for i, _ in bench.store.parts()} == {wider.message.id}
+
+
+def test_parts_whose_settlement_was_lost_in_a_crash_go_with_a_bundle_that_has_no_part():
+    """All of it has expired. It is settled like any other."""
+    bench = Bench()
+    lost = bench.deliver(BOTH)
+    bench.part(1, lost)
+    bench.restart_replica()
+    expired = bench.order(AppMessage(bench.new_id(), (0, 1), lost.message.payload, 0), expired=True)
+    assert bench.statuses()[-1] == EXPIRED and bench.store.part(lost.message.id) is not None
+    bench.settle(expired)
+    assert bench.store.part(lost.message.id) is None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_bundle_is_settled_while_a_late_copy_of_it_is_not(restarted):
+    """The copy has expired, and stands behind one that waits; which may be found when a life begins."""
+    bench = Bench()
+    first = bench.deliver(BOTH)
+    bench.part(1, first)
+    waits = bench.deliver(BOTH)
+    copy = bench.order(first.message, expired=True)
+    if restarted:
+        bench.restart_replica()
+    bench.settle(first)
+    assert bench.store.part(first.message.id) is None
+    bench.part(1, waits)
+    assert bench.store.part(waits.message.id) is not None, "only the first is settled"
+    bench.settle(copy)
+    assert (bench.store.part(waits.message.id) is None) == restarted
 
 
 def test_of_what_was_complete_when_a_life_began_late_copies_of_parts_are_not_kept():
@@ -242,7 +272,7 @@ def test_of_what_was_complete_when_a_life_began_late_copies_of_parts_are_not_kep
     bench = Bench()
     delivery = bench.deliver(BOTH)
     bench.part(1, delivery)
-    bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+    bench.settle(delivery)
     bench.restart_replica()
     bench.part(1, delivery)
     assert bench.replica.signals._early == {}
@@ -276,7 +306,7 @@ def test_who_asks_how_a_copy_ended_is_told_that_of_this_one():
     applied = bench.order(AppMessage(bench.new_id(), (0, 2), moved.message.payload, 0))
     bench.part(2, applied)
     for delivery in (moved, applied):
-        bench.replica.on_settled(delivery.message.id, bench.now, bench.out)
+        bench.settle(delivery)
         bench.hear(4, PartRequest([Wanted(delivery.message.id, delivery.timestamp, [message_id])]))
     told = [decided.status for _, message in bench.sent(Decisions) for decided in message.decided]
     assert told == [MOVED, APPLIED]

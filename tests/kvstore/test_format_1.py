@@ -107,7 +107,7 @@ def test_a_part_that_was_kept_for_others_is_told_and_goes_when_it_is_settled() -
     bench.restart_replica()
     bench.hear(4, PartRequest([Wanted(message_id, stamp, [message_id])]))
     assert bench.sent(Parts) == [((4,), Parts(0, [Part(message_id, stamp, [Vote(holds=False)])]))]
-    bench.replica.on_settled(message_id, bench.now, bench.out)
+    bench.replica.on_settled(message_id, stamp, (0, 1), bench.now, bench.out)
     assert bench.store.part(message_id) is None
 
 

@@ -115,7 +115,8 @@ def test_a_message_is_settled_exactly_when_quorums_of_all_destinations_passed_it
         }
         assert settled == expected
     assert log.unsettled == deliveries - len(settled)
-    assert set(out.settlements) == settled
+    assert {(i, int.from_bytes(i, "big")) for i in settled} == {(i, at.time) for i, at, _ in out.settlements}
+    assert all(dest == groups[i] for i, _, dest in out.settlements)
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=9))

@@ -229,7 +229,7 @@ class SettledGiftNotKept(Signals):
     """A step's part is not kept where that is complete when all others are."""
 
 
-@rewrite("on_settled", "held.settled |= held.delivery.message.id == message_id", "pass")
+@rewrite("on_settled", "held.settled |= held.delivery.timestamp == timestamp", "pass")
 class HeldIsNotSettled(Replica):
     """The part of what was settled behind a step of a move is kept for ever."""
 
