@@ -256,14 +256,11 @@ class Leadership(Generic[V, S]):
         self.membership.follow(self.group)
         self.election.follow_views()
 
-    def _view_begun(self, ballot: Ballot, out: Outbox) -> None:
-        """A ballot has begun, and with it its view."""
-        if self.election.views.begin(ballot.view):
-            self._put_begun(out)
-
-    def _put_begun(self, out: Outbox) -> None:
-        out.put(_BEGUN_KEY, self.election.views.latest.to_bytes(4, "big"))
-        self._follow_views()
+    def _view_begun(self, number: int, out: Outbox) -> None:
+        """This view has begun: a ballot of it has."""
+        if self.election.views.begin(number):
+            out.put(_BEGUN_KEY, number.to_bytes(4, "big"))
+            self._follow_views()
 
     def _on_view_ask(self, sender: ProcessId, asked: ViewAsk, now: int, out: Outbox) -> None:
         self.election.tell_view((sender,), out)
@@ -279,12 +276,11 @@ class Leadership(Generic[V, S]):
         elif view.number > views.latest:
             out.catch_up(sender)
         elif self._self_id not in view.members and views.had(self._self_id, view.number):
-            views.begin(views.latest)
-            self._put_begun(out)
+            self._view_begun(views.latest, out)
             self.election.go("leave")
             out.put(_REMOVED_KEY, b"")
-        elif views.begin(view.number):  # nobody tells one before
-            self._put_begun(out)
+        else:
+            self._view_begun(view.number, out)  # else nobody tells it
 
     # -- as the election's voter ---------------------------------------------------------------------------------------
 
@@ -381,7 +377,7 @@ class Leadership(Generic[V, S]):
         self._deadlines.by("beat", now)
         if self.election.state is LEADER:
             others = tuple(p for p in self.membership.processes if p != self._self_id)
-            self._view_begun(self.joined, out)
+            self._view_begun(self.joined.view, out)
             self.election.tell_view(others, out)
         self._led.confirmed(now, out)
         if self.election.state is LEADER:
@@ -425,12 +421,12 @@ class Leadership(Generic[V, S]):
         elif self.election.state is REJOINING:
             self.election.detector.heard(now)
             self.leaders.learn(self.group, ballot)
-            self._view_begun(ballot, out)  # who was removed need not answer
+            self._view_begun(ballot.view, out)  # who was removed need not answer
             if heartbeat.position > self._deliveries.position:
                 out.catch_up(sender)
         elif ballot == self.joined:
             self.election.detector.heard(now, heartbeat.resigning)
-            self._view_begun(ballot, out)
+            self._view_begun(ballot.view, out)
             self.confirm(now, out)
             self._led.heard(heartbeat, out)
         else:  # this process missed the election, or the new state was lost

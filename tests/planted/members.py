@@ -145,7 +145,7 @@ class ViewUntoldWhileTheNextIsMade(WhiteBox):
     it."""
 
 
-@rewrite("_on_view_is", "elif views.begin(view.number):", "elif False:", part=Leadership)
+@rewrite("_on_view_is", "self._view_begun(view.number, out)", "pass", part=Leadership)
 class ToldViewNotBegun(WhiteBox):
     """Who is told a view that it has made waits for those of the one before all the same."""
 

@@ -123,7 +123,7 @@ class OldViewsStamps(PrimCast):
     """What was stamped in an earlier view is not stamped in the new one again."""
 
 
-@rewrite("_view_begun", "begin(ballot.view)", "begin(self.election.views.latest)", part="leadership")
+@rewrite("_view_begun", "begin(number)", "begin(self.election.views.latest)", part="leadership")
 class HeartbeatBegunByAny(WhiteBox):
     """A heartbeat of an earlier view's leader tells that the latest one has begun."""
 
