@@ -183,7 +183,8 @@ def _uuid(message_id: MessageId) -> str:
 
 
 class Workload:
-    """`clients` clients of a cluster until `stop_at`. The bank's accounts are opened first."""
+    """`clients` clients of a cluster until `stop_at`. The bank's accounts are opened first. probes: that are not answered
+    yet; wide_probe_refused: whether the last one of several shards was."""
 
     def __init__(self, cluster: SimulatedCluster, seed: int | str, clients: int, stop_at: int):
         self.cluster = cluster
@@ -196,6 +197,7 @@ class Workload:
         self.reads = False
         self.when_open: list[Callable[[], None]] = []
         self.probes = 0
+        self.wide_probe_refused = False
         self.repetitions = 0
         self.moves = False
         self._clients = clients
@@ -269,6 +271,8 @@ class Workload:
 
         def done(operation: Operated) -> None:
             self.probes -= 1
+            if len(keys) > 1:
+                self.wide_probe_refused = bool(operation.refused)
 
         self.probes += 1
         client = Prober(self, random.Random(f"{self._seed}/probe {self._processes}"), replica)
