@@ -183,8 +183,8 @@ def _uuid(message_id: MessageId) -> str:
 
 
 class Workload:
-    """`clients` clients of a cluster until `stop_at`. The bank's accounts are opened first. probes: that are not answered
-    yet; wide_probe_refused: whether the last one of several shards was."""
+    """`clients` clients of a cluster until `stop_at`. The bank's accounts are opened first. probes: not answered yet;
+    wide_probe_refused: whether the last one of several shards was."""
 
     def __init__(self, cluster: SimulatedCluster, seed: int | str, clients: int, stop_at: int):
         self.cluster = cluster
