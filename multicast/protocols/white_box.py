@@ -469,6 +469,8 @@ class WhiteBox(MulticastProtocol):
             self.election.step_down(now)  # somebody leads a later ballot
         self.clock.advance(timestamp.time)
         if self.entries.is_copy_after(entry, timestamp):
+            if entry.local == local:  # what was accepted is delivered; of the later copy there is a stamp, no more
+                entry.phase, entry.local = START, None
             self._early.pop(self.log.add(message.id, message.destinations, timestamp, out), None)
             self.leadership.delivered(message, out)
         else:

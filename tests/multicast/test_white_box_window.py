@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, Entry, EntryState
+from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState
 from multicast.parts.delivered import DeliveredLog, Known
 from multicast.parts.entries import Entries
 from multicast.parts.window import Window
@@ -197,6 +197,19 @@ def test_the_first_copy_is_installed_and_the_later_one_stays() -> None:
     process.on_message(0, Accept(message.id, 0, BALLOT, LATER, message), NOW, out)
     process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
     assert held(process, message) == (ACCEPTED, LATER, 0) and process.log.known(message.id) == (FIRST, 1)
+
+
+def test_what_was_accepted_of_the_first_copy_is_installed_and_no_longer_accepted() -> None:
+    """Of the later copy there is only the stamp of a ballot that is not joined here."""
+    process, message, out = follower()
+    process.on_message(0, Accept(message.id, 0, BALLOT, FIRST, message), NOW, out)
+    process.on_message(0, Accept(message.id, 0, Ballot(2, 0), LATER, message), NOW, out)
+    assert held(process, message) == (ACCEPTED, FIRST, 0)
+    process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
+    assert held(process, message) == (START, None, 0)
+    assert process.vote().entries == []
+    process.adopt(NewState(Ballot(2, 0), 1, [EntryState(message, ACCEPTED, LATER, None)], LATER.time), NOW, out)
+    assert held(process, message) == (ACCEPTED, LATER, 0)
 
 
 @pytest.mark.parametrize("copy", [False, True])
