@@ -8,8 +8,8 @@ disk hangs.
 A member that has not heard its leader for too long (parts.timer) does not campaign yet. It first asks the
 others whether they miss their leader, too (`Doubt`, answered by `Agreed` or not at all); that changes nothing in
 anybody (pre-vote: Ongaro's thesis on Raft, 9.6). Only if a quorum agrees does it campaign. So one member whose own
-links are bad does not depose a leader whom the others hear. A broken connection to the leader is a hint: it shortens
-the wait, and where the hint was wrong, that costs a question.
+links are bad does not depose a leader whom the others hear; one that asks to be relieved is missed by all of them. A
+broken connection to the leader is a hint: it shortens the wait, and where the hint was wrong, that costs a question.
 
     message     from -> to                    durable before it leaves
     Pulse       leader -> others              -  (answered by Echo; by Nack, if a higher ballot is promised)
@@ -80,6 +80,7 @@ class FailureDetector:
         self._answered: dict[ProcessId, int] = {}  # when each last answered
         # of another member
         self._unobeyed: Ballot | None = None  # the leader of this ballot has said that it has no majority
+        self._resigning: Ballot | None = None  # the leader of this ballot has asked to be relieved
         self._question = 0  # the number of the present Doubt; 0: none is asked
         self._agreed: dict[ProcessId, int] = {}  # when each last agreed
         self._deadlines = deadlines
@@ -159,6 +160,8 @@ class FailureDetector:
     def heard(self, now: int, resigning: bool | None = None) -> None:
         """The leader has said something: it lives, unless it has said that it has no majority. resigning: see
         `LeaderTimer.heard`."""
+        if resigning is not None:
+            self._resigning = self._election.promised if resigning else None
         if self._unobeyed == self._election.promised:
             return
         self._timer.heard(now, resigning)
@@ -205,6 +208,8 @@ class FailureDetector:
             return
         if election.state is LEADER:
             misses = not self.has_majority or self.resigning
+        elif self._resigning == election.promised:  # though this process could not do better itself
+            misses = True
         else:  # a leader that asks does not lead
             misses = sender == election.promised.leader or self._timer.misses(now)
         if misses and election.promises:

@@ -82,6 +82,22 @@ def test_a_member_agrees_only_if_it_misses_its_leader_too() -> None:
     assert member.hear(2, Doubt(FIRST, 7), 151) == [Agreed(FIRST, 7)]
 
 
+def test_who_should_not_lead_itself_agrees_that_a_leader_is_relieved_that_asks_for_it() -> None:
+    """Else one whose clock is right asks for ever in vain where most are wrong."""
+    member = Member(1)
+    member.detector.on_clock(True, 0)
+    member.detector.wait(0)
+    member.detector.heard(50, True)
+    assert member.hear(2, Doubt(FIRST, 7), 60) == [Agreed(FIRST, 7)]
+    member.hear(0, Pulse(FIRST, True), 70)
+    assert member.hear(2, Doubt(FIRST, 7), 80) == [Agreed(FIRST, 7)], "a pulse does not take that back"
+    member.detector.heard(90, False)
+    assert member.hear(2, Doubt(FIRST, 7), 100) == []
+    member.detector.heard(110, True)
+    member.election.promised = member.election.highest = LATER
+    assert member.hear(0, Doubt(LATER, 8), 120) == [], "another one leads"
+
+
 def test_who_asks_in_a_lower_ballot_is_told_the_higher_one() -> None:
     member = Member(2)
     member.election.promised = member.election.highest = LATER
