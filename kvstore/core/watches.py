@@ -104,6 +104,11 @@ class _Round:
         self.since = now
         self.due = now + RETRY_US
 
+    def question(self) -> ChangesAfter:
+        client = self.client
+        first, end = (client.first, client.end) if client is not None else (b"", b"")
+        return ChangesAfter(self.number, self.after, self.wanted, self.news, first, end)
+
 
 class _Feed:
     """begin: what is in the buffer follows this. upto: everything up to there was released. asked: the present round;
@@ -290,9 +295,7 @@ class Watches:
 
     def _ask(self, shard: GroupId, asked: _Round, now: int, out: ApplicationOutbox) -> None:
         """Ask one replica of a shard; of this replica's shard this process before all others."""
-        attempt, client = asked.missing[shard], asked.client
-        first, end = (client.first, client.end) if client is not None else (b"", b"")
-        question = ChangesAfter(asked.number, asked.after, asked.wanted, asked.news, first, end)
+        attempt, question = asked.missing[shard], asked.question()
         replicas = self._peers.replicas[shard]
         if self._peers.self_id in replicas:  # not so of one that was removed, or is not in its group yet
             attempt %= len(replicas)
@@ -344,8 +347,8 @@ class Watches:
         replicas = self._peers.replicas[told.shard]
         known = [asked.compacted[replica] for replica in replicas if replica in asked.compacted]
         if len(known) < quorum_of(len(replicas)):
-            asked.missing[told.shard] += 1
-            self._ask(told.shard, asked, now, out)
+            if len(known) == 1:  # one after the other would take long where some of them are dead
+                out.send(tuple([p for p in replicas if p not in (sender, self._peers.self_id)]), asked.question())
             return
         self._end(asked)
         if asked.client is None:
