@@ -272,15 +272,16 @@ class _AllViews(dict[GroupId, Views]):
 class Membership(Topology):
     """A topology whose groups change: `groups` and what is asked about them are those of the last views known, with
     those who still belong to the one before it where that counts. views: group -> its views. founded: the groups that
-    were added to the first ones, in order. Both tell of an unknown group that nobody belongs to it."""
+    were added to the first ones, in order. Both tell of an unknown group that nobody belongs to it. met: see `meet`."""
 
-    __slots__ = ("founded", "views")
+    __slots__ = ("founded", "met", "views")
 
     def __init__(self, first: Topology):
         super().__init__(first.groups, first.spares)
         self.groups = _Groups(self.groups)
         self.views = _AllViews({group: Views(members) for group, members in self.groups.items()})
         self.founded: list[GroupId] = []
+        self.met: set[ProcessId] = set()
 
     def add_group(self, group: GroupIs) -> bool:
         """There is one more group. Returns whether that is new."""
@@ -294,6 +295,12 @@ class Membership(Topology):
     def meet(self, process: ProcessId, group: GroupId) -> None:
         """A process greets that no view known here names: it says that it was added to this group."""
         self.group_of.setdefault(process, group)
+        self.met.add(process)
+
+    def strangers(self, group: GroupId) -> list[ProcessId]:
+        """Those of this group who have greeted, and are still not in any view that is known here."""
+        known = {process for members in self.views[group].of.values() for process in members}
+        return sorted([process for process in self.met - known if self.group_of[process] == group])
 
     def restore(self, values: Mapping[bytes, bytes], own: GroupId, begun: int | None) -> None:
         """All views, as they were put under `view_key`. own: the process's group; begun: see `Views.restore`."""

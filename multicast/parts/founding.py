@@ -9,6 +9,9 @@ who belong to one by now may have been added, and who was away has no link to th
 lost its disk may be sent what was meant for its life before that. It has nothing for the members of a group that it
 does not know (`multicast.membership`), and who lacks its word repeats.
 
+Who was away while all whom it knows of its own group were removed is greeted by those who were added: of these it asks
+the view (`Membership.meet`). It may have been removed itself.
+
 Which processes a group begins with is decided by the order of the first group. Nothing else need be agreed on: members
 are counted by the views of their own group.
 """
@@ -19,7 +22,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from multicast.membership import GroupIs, Membership, ViewIs, founding_of
+from multicast.membership import GroupIs, Membership, ViewAsk, ViewIs, founding_of
+from multicast.parts.deadlines import Deadlines
 from multicast.protocol import Handler, Outbox, PeerError, Stranger
 from multicast.types import AppMessage, GroupId, ProcessId
 
@@ -28,12 +32,20 @@ _PREFIX = b"G"
 
 class FoundedGroups:
     """The added groups that one process knows; `membership.founded` are their messages. tell_view(to, out): tell the
-    own group's view."""
+    own group's view. deadlines: the user's; this part adds the timer "strangers"."""
 
     def __init__(
-        self, membership: Membership, self_id: ProcessId, tell_view: Callable[[tuple[ProcessId, ...], Outbox], None]
+        self,
+        membership: Membership,
+        self_id: ProcessId,
+        tell_view: Callable[[tuple[ProcessId, ...], Outbox], None],
+        deadlines: Deadlines,
+        retry_us: int,
     ):
         self._tell_view = tell_view
+        self._deadlines, self._retry_us = deadlines, retry_us
+        self._met = 0
+        deadlines.add("strangers", self._ask_strangers)
         self._group = membership.group_of[self_id]
         self._membership = membership
         self._self_id = self_id
@@ -74,6 +86,16 @@ class FoundedGroups:
         if self._membership.processes is not self._told:
             self._tell(tuple(p for p in self._membership.processes if p not in self._told), out)
             self._told = self._membership.processes
+        if len(self._membership.met) != self._met:
+            self._met = len(self._membership.met)
+            self._deadlines.by("strangers", 0)
+
+    def _ask_strangers(self, now: int, out: Outbox) -> int | None:
+        """Somebody of the own group greets whom no view known here names: it knows one that does."""
+        strangers = self._membership.strangers(self._group)
+        if strangers:
+            out.send(strangers, ViewAsk())
+        return now + self._retry_us if strangers else None
 
     def _on_group_is(self, sender: ProcessId, group: GroupIs, now: int, out: Outbox) -> None:
         self._learn(group, out)

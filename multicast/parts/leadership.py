@@ -143,7 +143,7 @@ class Leadership(Generic[V, S]):
         )  # fmt: skip
         self.joined = self.election.promised
         self.leaders = KnownLeaders(membership)
-        self._founded = FoundedGroups(membership, self_id, self.election.tell_view)
+        self._founded = FoundedGroups(membership, self_id, self.election.tell_view, self._deadlines, options.retry_us)
         self._led = led
         self._self_id = self_id
         self._deliveries = deliveries

@@ -274,7 +274,7 @@ class Network:
             return
         received, lost = link.session_in.greet(incarnation, epoch, first)
         if not node.knows(link.sender):
-            node.greeted.add(link.sender.pid)
+            node.meet(link.sender)
         link.accepted = dial
         link.cut_at = FOREVER
         link.last_arrival = 0

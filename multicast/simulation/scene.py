@@ -201,6 +201,12 @@ class Node:
         group = topology.group_of[self.pid]
         return self.knows(other) or other.pid in topology.spares.get(group, ())
 
+    def meet(self, other: Node) -> None:
+        """It greets, and is not known."""
+        self.greeted.add(other.pid)
+        if isinstance(topology := self.protocol.topology, Membership):
+            topology.meet(other.pid, self.world.topology.group_of[other.pid])
+
     def decode(self, frame: bytes) -> Any:
         """The message in an encoded frame."""
         return self.engine.codec.decode(frame)[1]

@@ -150,5 +150,10 @@ class ToldViewNotBegun(WhiteBox):
     """Who is told a view that it has made waits for those of the one before all the same."""
 
 
+@rewrite("_ask_strangers", "if strangers:", "if False:", part=FoundedGroups)
+class StrangersNotAsked(PrimCast):
+    """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""
+
+
 HARMLESS = (Planted(PresentViewAcknowledges),)
 PLANTED = planted_in(__name__, HARMLESS)

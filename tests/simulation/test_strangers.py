@@ -134,6 +134,29 @@ def test_who_was_away_while_all_of_another_group_were_replaced_hears_of_who_ther
     assert positions(growing.world, (NEW, away, *others)) == [position + 1 for position in before]
 
 
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_who_was_away_while_all_others_of_its_own_group_were_replaced_is_one_of_it_or_told_that_it_is_not(
+    name: str, removed: bool
+) -> None:
+    """It knows nobody who is left, and those who were added greet it. The group may need it to go on."""
+    growing = Growing(name)
+    world, (away, *others) = growing.world, growing.topology.groups[1]
+    world.crash(away)
+    growing.add(LATER, 1)
+    for view, gone in enumerate([*([away] if removed else []), *others], 1):
+        growing.lead(LATER)
+        growing.multicast(LATER, (1,), change_payload(Change(view, False, gone)))
+        world.crash(gone)
+    world.restart(away)
+    world.run_for(5 * SECOND)
+    assert world.node(away).protocol.role() == (REMOVED if removed else "follower")
+    there = (LATER,) if removed else (LATER, away)
+    before = positions(world, there)
+    growing.multicast(0, (0, 1))
+    assert positions(world, there) == [position + 1 for position in before]
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_what_comes_from_a_group_before_anybody_has_told_of_it_is_refused_and_ends_nobody(name: str) -> None:
     """As at a process that has lost its disk, and is linked to all that its file names."""
