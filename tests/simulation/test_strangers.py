@@ -136,19 +136,24 @@ def test_who_was_away_while_all_of_another_group_were_replaced_hears_of_who_ther
 
 @pytest.mark.parametrize("removed", [False, True])
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_who_was_away_while_all_others_of_its_own_group_were_replaced_is_one_of_it_or_told_that_it_is_not(
+def test_who_was_cut_off_while_all_others_of_its_group_were_replaced_is_one_of_it_or_told_that_it_is_not(
     name: str, removed: bool
 ) -> None:
     """It knows nobody who is left, and those who were added greet it. The group may need it to go on."""
     growing = Growing(name)
     world, (away, *others) = growing.world, growing.topology.groups[1]
-    world.crash(away)
-    growing.add(LATER, 1)
-    for view, gone in enumerate([*([away] if removed else []), *others], 1):
+    cut = [pair for p in world.nodes if p != away for pair in ((p, away), (away, p))]
+    world.network.block(cut)
+    world.run_for(5 * SECOND)
+    if removed:
+        growing.multicast(others[0], (1,), change_payload(Change(0, False, away)))
+    world.restart(LATER)
+    growing.multicast(others[0], (1,), change_payload(Change(int(removed), True, LATER)))
+    for view, gone in enumerate(others, 1 + removed):
         growing.lead(LATER)
         growing.multicast(LATER, (1,), change_payload(Change(view, False, gone)))
         world.crash(gone)
-    world.restart(away)
+    world.network.unblock(cut)
     world.run_for(5 * SECOND)
     assert world.node(away).protocol.role() == (REMOVED if removed else "follower")
     there = (LATER,) if removed else (LATER, away)
