@@ -53,6 +53,10 @@ _NACKED = 0.3
 _RESTARTED = 0.1
 """Patience of a restarted leader, before it asks whether it is missed."""
 
+_BARREN, _PATIENT = 4, 3
+"""After so many ballots that came to nothing patience doubles with each, so often: a vote, or a state, may take longer
+than it."""
+
 MESSAGES = (NewLeader, Nack, Returned, Highest, *detector.MESSAGES)
 VOUCHING = (NewLeader,)
 
@@ -133,6 +137,7 @@ class Election(Generic[V]):
         self._votes: dict[ProcessId, V] = {}
         self._asked: tuple[ProcessId, NewLeader] | None = None
         self._assembly: Assembly[Any] = Assembly()
+        self._barren = 0  # ballots promised since one has begun
         self._deadlines = deadlines
         deadlines.add("beat", self._beat)
         self.detector = FailureDetector(self, self_id, options, rng, deadlines)
@@ -160,6 +165,8 @@ class Election(Generic[V]):
             raise AssertionError(f"process {self._self_id} is {self.state}: it cannot {what}")
         self.state = after
         self.takes_part = after is LEADER or after is FOLLOWER
+        if self.takes_part:
+            self._barren = 0
         self.detector.begin(after is LEADER and (self.promised.number > FIRST_NUMBER or not self.others))
 
     @property
@@ -265,7 +272,8 @@ class Election(Generic[V]):
         self.promised, self.highest = ballot, max(self.highest, ballot)
         self._votes = {}
         self._assembly.clear()
-        self.detector.wait(now)
+        self._barren += 1
+        self.detector.wait(now, 2.0 ** min(max(self._barren - _BARREN, 0), _PATIENT))
         self._voter.ended(now, out)
         self._voter.keep(out)
 
