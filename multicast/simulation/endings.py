@@ -6,8 +6,10 @@
    after all, and then everybody must be complete.
 2. *Latency*: once nothing is under way any more from before (what is late holds up everything behind it on its link),
    and after a quiet time, on a network with known delay, probes to each group, to all of them and to some are sent,
-   each twice, since the first may have to find out who leads. Whoever is then slower than `promised_us` has not
-   recovered: it lives on being asked, on catching up, or on retries. And where stamps follow the time, theirs do.
+   each twice, since the first may have to find out who leads. Links have room: two messages and a heartbeat
+   may be a dozen frames, and where that is too many the connection is gone for longer than anybody may take. Whoever
+   is then slower than `promised_us` has not recovered: it lives on being asked, on catching up, or on retries. And
+   where stamps follow the time, theirs do.
 3. *Leaders stay*, in runs with faults in which candidates ask first: one who does not lead restarts, another one does
    not hear its leader for long, connections break, the leader's disk is slow beyond every timer. None of that may cost
    a group its leader. (What one group stamps in time and another one late may, by parts.stamps; so not while copies
@@ -35,6 +37,7 @@ import msgspec
 from multicast.disk import HANGS_US
 from multicast.protocol import Options, Specification
 from multicast.records import Delivered
+from multicast.session import QUEUE_FRAMES_MAX
 from multicast.simulation import leftovers, quiet, stays
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
@@ -285,8 +288,10 @@ class Endings:
         world.run_until(max(world.now, world.network.calm_at))
         kept = world.conditions
         world.conditions = world.network.conditions = msgspec.structs.replace(
-            kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0), soon_us=_SOON_US
-        )
+            kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0), soon_us=_SOON_US,
+            queue_frames_max=QUEUE_FRAMES_MAX,
+        )  # fmt: skip
+        world.network.have_room()
         world.run_for(2 * self._quiet_us if dead else self._quiet_us)  # a new leader has yet to miss the other dead
         alive = [p for p in world.topology.processes if p not in dead]
         for destinations in self._shapes():
@@ -311,6 +316,7 @@ class Endings:
                 if warm:
                     break
         world.conditions = world.network.conditions = kept
+        world.network.have_room()
 
     def _shapes(self) -> list[tuple[GroupId, ...]]:
         """Each group, all of them, and another part of them."""

@@ -137,6 +137,13 @@ class Network:
     def link(self, a: ProcessId, b: ProcessId) -> Link:
         return self._links[a, b]
 
+    def have_room(self) -> None:
+        """Let as many frames wait between those who are up as `conditions` say now, and elsewhere as before. With the
+        conditions that the world began with, that is what it was."""
+        for link in self._links.values():
+            up = link.sender.up and link.receiver.up
+            link.session_out.frames_max = self.conditions.queue_frames_max if up else link.queue_frames_max
+
     # -- traffic ------------------------------------------------------------------------------------------------------
 
     def send(self, link: Link, frame: bytes) -> None:

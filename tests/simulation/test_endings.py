@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from multicast import registry
 from multicast.protocol import MulticastProtocol, Outbox
 from multicast.records import Delivered
-from multicast.simulation import faults, forgotten
+from multicast.simulation import drawing, faults, forgotten
 from multicast.simulation.endings import _Probe
+from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Outcome, Run, Settings, run_seed
 from multicast.simulation.scene import Scene
 from multicast.simulation.world import World
@@ -115,6 +117,24 @@ def test_nobody_is_accused_while_what_was_sent_before_the_end_of_the_faults_is_u
     monkeypatch.setattr(faults, "skew", slow_until_healed)
     protocol = registry.load("primcast")
     assert [run_seed(protocol, seed, SMALL).violations for seed in range(1, 4)] == [[]] * 3
+
+
+def test_nobody_is_accused_of_what_a_short_queue_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*arguments: Any) -> Conditions:
+        return msgspec.structs.replace(conditions(*arguments), queue_frames_max=12)
+
+    def many(run: Run, sender: int, destinations: tuple[int, ...]) -> None:
+        for _ in range(20):
+            multicast(run, sender, destinations)
+
+    conditions, multicast = drawing.conditions, Run.multicast
+    monkeypatch.setattr(drawing, "conditions", short)
+    monkeypatch.setattr(Run, "multicast", many)
+    settings = Settings(profile="calm", size="small", groups=1, replicas=3, messages=5)
+    for seed in range(3):
+        run = Run(registry.load("fastcast"), seed, settings)
+        assert run.execute().violations == []
+        assert run.world.network.link(0, 1).session_out.frames_max == 12  # afterwards as before
 
 
 @pytest.mark.parametrize("expected", [False, True])
