@@ -178,6 +178,11 @@ class Moves:
             return False
         return not any([self._has(slot) for slot in slots_of(transaction)])
 
+    def lacks_some(self, transaction: Transaction) -> bool:
+        """Whether a slot of the keys that it names is not this shard's, at this place of the log. (Others may have told
+        that it is: their logs are further.)"""
+        return self.map is not self.first_map and not all([self._has(slot) for slot in slots_of(transaction)])
+
     def told(self, transaction: Transaction) -> list[PlacedRun]:
         """Of the slots of a transaction's keys, those that this shard has given or taken, and where its log says they
         are."""

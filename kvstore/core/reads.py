@@ -201,10 +201,15 @@ class Reads:
             denied = self._rights.denied(request.transaction)
             if denied is not None:
                 out.answer(who, forbidden(denied))
-            elif moved([self._moves.told(request.transaction)], (self._peers.shard,)):
+            elif self._elsewhere(request.transaction):
                 self._unread.append((who, request))
             else:
                 out.answer(who, self._read(request.transaction))
+
+    def _elsewhere(self, transaction: Transaction) -> bool:
+        """Whether some of it is not in this shard: not any more, or, where others' logs are further, not yet."""
+        told = self._moves.told(transaction)
+        return moved([told], (self._peers.shard,)) or self._moves.lacks_some(transaction)
 
     def _read(self, transaction: Transaction) -> Answered:
         self.unordered += 1

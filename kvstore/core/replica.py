@@ -459,6 +459,8 @@ class Replica(Application):
     # -- batches and time ---------------------------------------------------------------------------------------------
 
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
+        if self._unread:  # of a request, or of what another shard has told
+            self._read(now, out)
         self.signals.end_batch(out)
         self.reads.end_batch(now, out)
         self.versions.end_batch(now, out)
@@ -468,4 +470,7 @@ class Replica(Application):
         self._now = now
         parts = self.clients, self.signals, self.shards, self.versions, self.watches, self.reads, self.collects
         wakes = [part.on_tick(now, out) for part in (*parts, self.leases)]
+        if self._unread:
+            self._read(now, out)
+            wakes.append(self.clients.on_tick(now, out))
         return min([wake for wake in wakes if wake is not None])

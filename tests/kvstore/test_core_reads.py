@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from kvstore.api.model import Get, Transaction
+from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.bundles import EMPTY, NO_ID, last_version
-from kvstore.core.messages import Answered, PositionRequest, PositionTold, Refused
+from kvstore.core.messages import Answered, PositionRequest, PositionTold, Refused, ShardState
 from kvstore.core.positions import LEADER_US, WAIT_US_MAX
-from tests.kvstore.one_replica import Bench, key, write
+from multicast.types import Timestamp
+from tests.kvstore.one_replica import NOW, Bench, key, write
 
 ALONE = {"shared_reads": False}
 
@@ -183,6 +185,18 @@ def test_a_snapshot_is_what_is_complete_here() -> None:
     (answer,) = bench.answers()
     assert isinstance(answer, Answered) and answer.seen == last_version(written.timestamp)
     assert bench.multicast() == [] and bench.sent(PositionRequest) == []
+
+
+def test_what_has_come_to_the_shard_is_not_read_before_it_is_here() -> None:
+    """Another shard has told where the slot is now, and this replica's log is not there yet: there is nothing."""
+    bench, slot = Bench(1), slot_of(key(1))
+    bench.deliver(write(key(0)))
+    bench.hear(3, ShardState(1, False, [], [PlacedRun(slot, slot, 0, Timestamp(NOW + 1_000, 0))]))
+    assert bench.replica.reads.is_here(read(key(1)))
+    bench.request(read(key(0), key(1)), NO_ID, consistency="snapshot")
+    assert bench.answers() == [] and len(bench.multicast()) == 1
+    bench.request(read(key(0)), NO_ID, consistency="snapshot")
+    assert len(bench.answers()) == 1
 
 
 def test_a_stale_read_asks_nobody_while_the_last_question_is_young_enough() -> None:

@@ -129,9 +129,14 @@ class LeavingLostAtRestart(Moves):
     """How far a move has come is known until the next restart."""
 
 
-@rewrite("_serve", "if moved([self._moves.told(request.transaction)], (self._peers.shard,)):", "if False:")
+@rewrite("_serve", "self._elsewhere(request.transaction)", "False")
 class ReadAfterTheMove(Reads):
     """A leader reads what its shard had until a moment ago."""
+
+
+@rewrite("_elsewhere", " or self._moves.lacks_some(transaction)", "")
+class ReadBeforeTheMove(Reads):
+    """A replica that is behind reads what is to come to its shard, and finds nothing."""
 
 
 @rewrite("_vote", "return Vote(repeated=True, places=item.places)", "return None")
@@ -260,6 +265,7 @@ PLANTED_IN_STORE = (
     Planted("absent_where_it_was", "reads at versions", core=AbsentWhereItWas, settings=PAST),
     Planted("leaving_lost_at_restart", "", core=LeavingLostAtRestart, settings=MOVING),
     Planted("read_after_the_move", "", core=ReadAfterTheMove, settings=CALM),
+    Planted("read_before_the_move", "", core=ReadBeforeTheMove, settings=CALM),
     Planted("range_without_the_new_shard", "", core=RangeWithoutTheNewShard, settings=GROWING),
     Planted("newcomer_calls_it_expired", "", core=NewcomerCallsItExpired, settings=GROWING),
     Planted("range_told_twice", "", core=RangeToldTwice, settings=GROWING),
