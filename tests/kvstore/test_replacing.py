@@ -126,7 +126,7 @@ async def test_of_an_unknown_one_that_greets_what_it_says_of_itself_must_fit(tmp
     made = make_cluster(tmp_path, 2, 3, "white_box")
     replica = LiveReplica(tmp_path, made, 0)
     base = free_base_port(2)
-    own = ReplicaConfig(id=7, shard=0, host="127.0.0.1", peer_port=base, http_port=base + 1, added=True)
+    own = ReplicaConfig(id=7, shard=0, host="127.0.0.2", peer_port=base, http_port=base + 1, added=True)
     place = b"{" if change is None else note(msgspec.structs.replace(own, **change))
     try:
         greeting = Hello(3, made.cluster, 7, 0, 1, 0, 1, place=place)

@@ -448,7 +448,7 @@ def _balances(events: Events) -> Events:
 
 def exchanged(events: Events) -> None:
     """Two balances of an answer: their sum is what it was."""
-    value = _balances(events)[0]["value"]
+    value = next(value for event in _balances(events) if len(set((value := event["value"]).values())) > 1)
     one, other = next((a, b) for a in value for b in value if value[a] != value[b])
     value[one], value[other] = value[other], value[one]
 
