@@ -111,7 +111,7 @@ class Loss(NamedTuple):
     found: str
 
 
-CUT_AWAY = "acknowledged-but-absent unknown-position"
+CUT_AWAY = "acknowledged-but-absent"
 LOSSES = {
     "a replica that was killed and came back": Loss(restarted, (1,), ""),
     "the last positions cut everywhere": Loss(crashed_and(cut(20)), EVERYWHERE, CUT_AWAY),
