@@ -218,7 +218,7 @@ class Joins(Checker):
         )
 
     def on_life(self, node: Node) -> None:
-        """Who puts a new disk in gives it a file that names somebody of its group: nobody else can tell it more."""
+        """Who puts a new disk in gives it a file that names somebody of its group."""
         self._noted.pop(node.pid, None)
         topology = self._there.topology
         others = set(topology.groups[topology.group_of[node.pid]]) - {node.pid}
