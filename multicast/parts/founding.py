@@ -28,6 +28,8 @@ from multicast.protocol import Handler, Outbox, PeerError, Stranger
 from multicast.types import AppMessage, GroupId, ProcessId
 
 _PREFIX = b"G"
+_DOUBLED = 10
+"""So often the pause between two questions to strangers doubles: what is sent to one that does not exist waits."""
 
 
 class FoundedGroups:
@@ -44,7 +46,7 @@ class FoundedGroups:
     ):
         self._tell_view = tell_view
         self._deadlines, self._retry_us = deadlines, retry_us
-        self._met = 0
+        self._met = self._asked = 0
         deadlines.add("strangers", self._ask_strangers)
         self._group = membership.group_of[self_id]
         self._membership = membership
@@ -87,7 +89,7 @@ class FoundedGroups:
             self._tell(tuple(p for p in self._membership.processes if p not in self._told), out)
             self._told = self._membership.processes
         if len(self._membership.met) != self._met:
-            self._met = len(self._membership.met)
+            self._met, self._asked = len(self._membership.met), 0
             self._deadlines.by("strangers", 0)
 
     def _ask_strangers(self, now: int, out: Outbox) -> int | None:
@@ -95,7 +97,8 @@ class FoundedGroups:
         strangers = self._membership.strangers(self._group)
         if strangers:
             out.send(strangers, ViewAsk())
-        return now + self._retry_us if strangers else None
+        self._asked = min(self._asked + 1, _DOUBLED)
+        return now + (self._retry_us << self._asked) if strangers else None
 
     def _on_group_is(self, sender: ProcessId, group: GroupIs, now: int, out: Outbox) -> None:
         self._learn(group, out)
