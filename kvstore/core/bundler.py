@@ -90,7 +90,8 @@ class Bundler:
         self._flights: dict[MessageId, Flight] = {}
 
     def add(self, waiting: Waiting) -> None:
-        """This request is to be multicast."""
+        """This request is to be multicast; if it waits for a bundle already, then as its destinations say now."""
+        waiting.queued = waiting.destinations
         flow = self._flows.get(waiting.destinations)
         if flow is None:
             at_once = max(1, self.at_once // len(waiting.destinations))
@@ -160,7 +161,8 @@ class Bundler:
         out.submit(AppMessage(message_id, flow.destinations, payload, self._self_id))
 
     def _take(self, flow: Flow) -> list[Waiting]:
-        """Take the requests of the next bundle out of the flow, without those for which nobody waits any more."""
+        """Take the requests of the next bundle out of the flow, without those for which nobody waits any more, or which
+        have left with another one, or wait in another flow."""
         taken: list[Waiting] = []
         later: list[Waiting] = []
         written: set[bytes] = set()
@@ -170,8 +172,9 @@ class Bundler:
         while queue and len(taken) < FULL_TRANSACTIONS and (not taken or size + len(queue[0].body) <= FULL_BYTES):
             waiting = queue.popleft()
             flow.bytes -= len(waiting.body)
-            if not waiting.tokens:
+            if not waiting.tokens or waiting.queued != flow.destinations:
                 continue
+            waiting.queued = None
             if several:
                 if move_of(waiting.transaction) is not None:
                     (later if taken else taken).append(waiting)
@@ -186,6 +189,7 @@ class Bundler:
             taken.append(waiting)
             size += len(waiting.body)
         for waiting in reversed(later):
+            waiting.queued = flow.destinations
             queue.appendleft(waiting)
             flow.bytes += len(waiting.body)
         return taken

@@ -54,16 +54,16 @@ class Waiting:
 
     unnamed: it has no id of its own. shard_map: by which its destinations were found. astray: its shards have said that
     they are not the right ones, at moved_at, and nobody has said yet which are. without: shards that took part and have
-    nothing of the first time. body: as it is multicast. flight: the bundle with which it is under way. results: what
-    shards have reported so far. repeated: it was complete before this request came; unknown: then, the replicas that
-    remember nothing of it. forgotten: the shards of which most replicas do not, or where it is too old to be
-    remembered. window_us: the deduplication window.
+    nothing of the first time. body: as it is multicast. queued: the destinations for whose next bundle it waits;
+    flight: the bundle with which it is under way. results: what shards have reported so far. repeated: it was complete
+    before this request came; unknown: then, the replicas that remember nothing of it. forgotten: the shards of which
+    most replicas do not, or where it is too old to be remembered. window_us: the deduplication window.
     """
 
     __slots__ = (
         "astray", "attempt", "body", "destinations", "digest", "due", "flight", "forgotten", "id", "moved_at",
-        "repeated", "results", "shard_map", "since", "tokens", "transaction", "unknown", "unnamed", "window_us",
-        "without",
+        "queued", "repeated", "results", "shard_map", "since", "tokens", "transaction", "unknown", "unnamed",
+        "window_us", "without",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,7 @@ class Waiting:
         self.unnamed = not message_id
         self.transaction = transaction
         self.body = body
+        self.queued: tuple[GroupId, ...] | None = None
         self.flight: Flight | None = None
         self.shard_map = shard_map
         self.destinations = destinations

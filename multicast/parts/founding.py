@@ -28,7 +28,7 @@ from multicast.protocol import Handler, Outbox, PeerError, Stranger
 from multicast.types import AppMessage, GroupId, ProcessId
 
 _PREFIX = b"G"
-_DOUBLED = 10
+_DOUBLED = 6
 """So often the pause between two questions to strangers doubles: what is sent to one that does not exist waits."""
 
 
@@ -97,8 +97,9 @@ class FoundedGroups:
         strangers = self._membership.strangers(self._group)
         if strangers:
             out.send(strangers, ViewAsk())
+        pause_us = self._retry_us << self._asked
         self._asked = min(self._asked + 1, _DOUBLED)
-        return now + (self._retry_us << self._asked) if strangers else None
+        return now + pause_us if strangers else None
 
     def _on_group_is(self, sender: ProcessId, group: GroupIs, now: int, out: Outbox) -> None:
         self._learn(group, out)

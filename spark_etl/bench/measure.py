@@ -141,18 +141,20 @@ def _place(directory: Path | None) -> Iterator[Path]:
 @contextmanager
 def _watch(temporary: Path) -> Iterator[dict[str, int]]:
     """The greatest memory, bytes, of this process's Java and Python, and the greatest size of a directory, looked at
-    twice a second."""
+    twice a second, and at once."""
     peak = {"java": 0, "python": 0, "together": 0, "disk": 0}
     done = threading.Event()
 
     def look() -> None:
-        while not done.wait(0.5):
+        ended = False
+        while not ended:
             now = {"java": 0, "python": 0, "disk": _size(temporary)}
             for process in _processes():
                 now["java" if process.name == "java" else "python"] += _share(process.number)
             now["together"] = now["java"] + now["python"]
             for name, size in now.items():
                 peak[name] = max(peak[name], size)
+            ended = done.wait(0.5)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 from kvstore.api.model import Add, Compare, Delete, DeleteRange, Get, Move, Put, Transaction
-from kvstore.api.shard_map import slot_of
-from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, PACE_US_MIN, UNDER_WAY, UNDER_WAY_MAX
-from kvstore.core.bundles import NO_ID, decode_bundle
+from kvstore.api.shard_map import ShardMap, slot_of
+from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, PACE_US_MIN, UNDER_WAY, UNDER_WAY_MAX, Bundler
+from kvstore.core.bundles import NO_ID, decode_bundle, encode_transaction
 from kvstore.core.messages import ShardResults
-from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX
+from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX, Requests, Waiting
+from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, Timestamp, created_us, new_message_id
 from tests.kvstore.one_replica import NOW, Bench, key, result_of, write
 
@@ -31,6 +34,21 @@ def loaded(took_us: int = 80_000) -> tuple[Bench, list[AppMessage]]:
     bench.order(first)
     bench.answers()
     return bench, fill(bench)
+
+
+def bundler_alone() -> tuple[Bundler, Requests]:
+    requests = Requests()
+    return Bundler(0, requests, random.Random(1), lambda now: now), requests
+
+
+def a_request(requests: Requests) -> Waiting:
+    """One for shard 0, of a client that waits."""
+    transaction = write(key(0, 1))
+    body = encode_transaction(transaction)
+    waiting = Waiting(new_message_id(NOW, 1), transaction, body, ShardMap.even([0, 1]), (0,), b"", NOW, 0)
+    waiting.tokens.append(1)
+    requests.add(waiting)
+    return waiting
 
 
 def fill(bench: Bench) -> list[AppMessage]:
@@ -250,6 +268,33 @@ def test_what_nobody_waits_for_any_more_is_not_multicast():
     put(bench)
     bench.tick(WAIT_US_MAX + RESULT_RETRY_US + 1)
     assert {answer.code for answer in bench.answers()} == {"timeout"} and bench.multicast() == []
+
+
+def test_who_is_sent_elsewhere_twice_in_one_batch_travels_once_and_holds_one_place_until_it_is_answered():
+    bundler, requests = bundler_alone()
+    for detour in ((1,), (0,), (0,)), ((0,), (1,), (0,)), ((1,), (1,), (0,)):
+        waiting, out = a_request(requests), ApplicationOutbox()
+        for destinations in detour:
+            waiting.destinations = destinations
+            bundler.add(waiting)
+        bundler.leave(NOW, out)
+        (message,) = out.submissions
+        assert message.destinations == (0,) and ids_in(message) == [waiting.id]
+        bundler.finished(waiting, NOW + 1)
+        assert not bundler._flights
+        for flow in bundler._flows.values():
+            assert not flow.queue and flow.bytes == flow.under_way == flow.travelling == 0
+
+
+def test_who_is_sent_elsewhere_while_it_is_under_way_can_wait_there_again():
+    bundler, requests = bundler_alone()
+    waiting = a_request(requests)
+    for _ in range(3):
+        out = ApplicationOutbox()
+        bundler.add(waiting)
+        bundler.leave(NOW, out)
+        assert [ids_in(message) for message in out.submissions] == [[waiting.id]]
+        bundler.finished(waiting, NOW + 1)
 
 
 def test_ids_of_bundles_are_fresh_and_as_young_as_what_is_in_them():

@@ -248,6 +248,12 @@ class PutBackWeightless(Bundler):
     """What has to wait for the next bundle weighs nothing any more."""
 
 
+@rewrite("_take", "if not waiting.tokens or waiting.queued != flow.destinations:", "if not waiting.tokens:")
+class TravelsTwice(Bundler):
+    """What is sent elsewhere while it waits for a bundle leaves with one here and with one there: of two bundles it
+    ends only the later one, and the other one is under way for ever."""
+
+
 @rewrite("complete", "if self._last_of_shards.get(entry.message.destinations) == position:",
          "if entry.message.destinations in self._last_of_shards:")  # fmt: skip
 class LastOfShardsIsGone(Log):
@@ -275,7 +281,7 @@ PLANTED_IN_STORE = (
     *_core(LATE_OF_THREE, OneIsNotEnough, ResultsOfOldShards, DecidedByTheLastCopy, TakenIdsNotGivenOn),
     *_core(FORGETTING, ForgottenWasApplied),
     *_core(RANGES, RangeOfSomeShards),
-    *_core(MOVING, AnotherMoveGoesOn, CreatedByTheLastWrite, DecisionsToldEarly),
+    *_core(MOVING, AnotherMoveGoesOn, CreatedByTheLastWrite, DecisionsToldEarly, TravelsTwice),
     *_core(LEASES_MOVE, LeaseLeftBehind),
     *_core(LEASES, NineTenths, RevokedAtHome, DetachedByAnAppend, AttachedAgain),
     Planted("AttachedForGood", "", store=AttachedForGood, settings=LEASES),
