@@ -55,6 +55,7 @@ class Doubts(msgspec.Struct):
     suspect, and whether that is since the second overwrote what the first had read. touching: versions of all that read
     or wrote such a key, 16 bytes each. keys: these."""
 
+    shard: int = -1
     edges: list[tuple[bytes, bytes, bool]] = []
     touching: bytes = b""
     keys: list[bytes] = []
@@ -69,7 +70,7 @@ class Suspects(msgspec.Struct):
     places: list[int] = []
 
 
-def doubts(reads: pa.Table, writes: pa.Table) -> Doubts:
+def doubts(shard: int, reads: pa.Table, writes: pa.Table) -> Doubts:
     """The reads that returned something else than the order says (`key.READS`, `key.WRITES`). Suspect if there are too
     many."""
     found = in_order(reads, writes, NO_PLACES)
@@ -82,7 +83,7 @@ def doubts(reads: pa.Table, writes: pa.Table) -> Doubts:
     ]
     names = pa.concat_arrays([whole(reads["key"]), whole(writes["key"])]).take(pa.array(found.row[wrong]))
     return Doubts(
-        [pair for pair in pairs if pair[0] != pair[1]], b"".join(pc.unique(touched).to_pylist()),
+        shard, [pair for pair in pairs if pair[0] != pair[1]], b"".join(pc.unique(touched).to_pylist()),
         pc.unique(names).to_pylist(),
     )  # fmt: skip
 
@@ -131,15 +132,18 @@ class Agreed(NamedTuple):
     keyed: Callable[[AgreedLog], tuple[pa.Table, pa.Table]]
 
 
-def around(agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: Suspects) -> Around:
-    """What is to be cut out. Suspect if that cannot be told."""
+def around(
+    agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: Suspects, latest: np.ndarray | None = None
+) -> Around:
+    """What is to be cut out. latest: these are only a stretch of the logs, and it is known that real time and sessions
+    follow an order of `precedence`: of each log the greatest e before it. Suspect if that cannot be told."""
     found, reads = agreed.found, agreed.reads
     edges = [edge for one in suspects.reads for edge in one.edges]
     ends = [halves(pa.array([edge[n] for edge in edges], pa.binary(16))) for n in (0, 1)]
     stale = np.array([edge[2] for edge in edges], bool)
     touched = np.frombuffer(b"".join(one.touching for one in suspects.reads), ">u8").astype(np.uint64).reshape(-1, 2)
     source, target, touches = (_rows(found, values) for values in (*ends, touched))
-    order, back, course = _in_order(found, agreed.logs, clients)
+    order, back, course = _in_order(found, agreed.logs, clients, latest)
     placed: dict[int, pa.Table] = {}
     if clients is not None:
         placed = {log.shard: time.placed_reads(clients[0], log) for log in agreed.logs}
@@ -178,7 +182,7 @@ def around(agreed: Agreed, clients: tuple[Operations, Placed] | None, suspects: 
             if np.array_equal(kept, wanted):
                 break
             wanted = kept
-    trust(wanted.sum() <= SHARE_MAX * np.sum(order >= 0), "much is to be cut out")
+    trust(latest is not None or wanted.sum() <= SHARE_MAX * np.sum(order >= 0), "much is to be cut out")
     count = len(found.ids)
     mine_of = {shard: table.filter(pa.array(wanted[count + numbers(table["op"])])) for shard, table in placed.items()}
     positions: dict[int, list[int]] = {}
@@ -305,7 +309,8 @@ def _rows(found: Transactions, versions: np.ndarray) -> np.ndarray:
 
 
 def _in_order(
-    found: Transactions, logs: Sequence[AgreedLog], clients: tuple[Operations, Placed] | None
+    found: Transactions, logs: Sequence[AgreedLog], clients: tuple[Operations, Placed] | None,
+    before: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, time.Course | None]:
     """The place of every transaction and then of every operation (-1: it is no read at a position) in an order that
     logs follow; what real time and sessions want that runs against it, as pairs of places; and what took place."""
@@ -314,14 +319,15 @@ def _in_order(
     ops, at = clients
     course = time.steps(ops, at, found, logs)
     order, late = course.nodes, np.zeros((0, 2), np.int64)
-    if time.against_real_time(ops, course):
+    if before is not None or time.against_real_time(ops, course):
         try:
-            latest = precedence.certify(ops, at, found, course, logs)
+            latest = precedence.certify(ops, at, found, course, logs, before)
             sorted_ = np.lexsort((order, latest))
             place = np.full(len(order), -1)
             place[sorted_] = np.arange(len(order))
             order = np.where(order >= 0, place, -1)
         except Suspect:
+            trust(before is None, "not in the order of precedence")
             late = _answered_too_early(ops, course)
     mine = order[np.where(ops.at_position, len(found.ids) + np.arange(len(ops.invoke)), at.row)][course.op]
     process = time.processes(ops)[course.op]
@@ -344,7 +350,7 @@ def _answered_too_early(ops: Operations, course: time.Course) -> np.ndarray:
 def cut_clients(ops: Operations, lines: np.ndarray, source: Source, into: Path) -> dict[str, int]:
     """The lines of these operations, as a table. Returns its file, with the number of its rows."""
     rows = np.concatenate([ops.begin[lines], ops.end[lines & (ops.end >= 0)]])
-    return _write(source.rows("history", np.sort(rows)), "history", "h0", into)
+    return write(source.rows("history", np.sort(rows)), "history", "h0", into)
 
 
 class Kept(msgspec.Struct):
@@ -365,6 +371,9 @@ def cut_shard(
     wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary(16))
     reads, writes = source.read("reads", READS, [fullest]), source.read("writes", WRITES, [fullest])
     placed = pa.Table.from_pylist([dict(zip(PLACED, row, strict=True)) for row in kept.placed], NO_PLACES.schema)
+    theirs = [table["key"].filter(pc.is_in(table["gts"], value_set=wanted)) for table in (reads, writes)]
+    keys = pc.unique(pa.concat_arrays([*map(whole, theirs), whole(placed["key"])]))
+    reads, writes = (table.filter(pc.is_in(table["key"], value_set=keys)) for table in (reads, writes))
     found = in_order(reads, writes, placed)
     versions = pa.concat_arrays([whole(reads["gts"]), whole(writes["gts"]), whole(placed["place"])])
     versions = versions.take(pa.array(found.row))
@@ -376,7 +385,9 @@ def cut_shard(
     before = np.concatenate([[-1], found.last[:-1]])[mine]
     saw_none = np.unique(found.key[mine & found.saw_none()])
     deletions = every[found.deleted & np.isin(found.key, saw_none)]
-    beside = np.unique(np.concatenate([behind[behind < len(mine)], before[before >= 0], deletions]))
+    behind = behind[np.append(found.key, -1)[behind] == found.key[mine]]
+    before = before[(before >= 0) & (found.key[before] == found.key[mine])]
+    beside = np.unique(np.concatenate([behind, before, deletions]))
     near = pc.unique(pa.concat_arrays([wanted, versions.take(pa.array(beside))]))
     names = pa.concat_arrays([whole(reads["key"]), whole(writes["key"]), whole(placed["key"])])
     touched = pc.unique(names.take(pa.array(found.row[mine])))
@@ -388,7 +399,7 @@ def cut_shard(
     rows["writes"] = _writes(source, replicas, wanted, near, touched, pa.array(kept.keys, pa.binary()))
     files: dict[str, int] = {}
     for table, found_rows in rows.items():
-        files |= _write(found_rows, table, f"s{shard}", into)
+        files |= write(found_rows, table, f"s{shard}", into)
     return files
 
 
@@ -405,7 +416,8 @@ def _writes(
     return rows.filter(pc.or_(is_named, pc.or_(is_mine, pc.and_(is_near, is_touched))))
 
 
-def _write(rows: pa.Table, table: str, stem: str, into: Path) -> dict[str, int]:
+def write(rows: pa.Table, table: str, stem: str, into: Path) -> dict[str, int]:
+    """As a table of the extraction. Returns its file, with the number of its rows."""
     name = f"{place(table)}/{stem}.parquet"
     (into / name).parent.mkdir(parents=True, exist_ok=True)
     parquet.write(rows, into / name)

@@ -58,6 +58,15 @@ COURSE = "the course of the run"
 T = TypeVar("T")
 
 
+class Reached(msgspec.Struct):
+    """At the end of a window: its greatest version, and of each log how many positions precede that, and the greatest e
+    of these."""
+
+    upto: bytes
+    positions: list[int]
+    latest: list[int]
+
+
 class Proof(msgspec.Struct):
     """proved: names of properties, and HISTORY, TOLD, TIME, SESSIONS, PRECEDENCE, COURSE. why: not proved -> why.
     Numbers are those of the checks, and of use where what they belong to is proved: unsubmitted, waiting: messages of
@@ -66,7 +75,8 @@ class Proof(msgspec.Struct):
     operations, of TIME; inverted, untimed: of SESSIONS. twice: `id.there_twice`; then nothing is proved. What is
     suspect, if that is known: other, whether a read at a position is of another version; values, places: see
     `near.Suspects`. near: files, with rows, of what that has to do with, if nothing else is suspect; circling: how many
-    transactions are on cycles, if these are not all there."""
+    transactions are on cycles, if these are not all there. reached: of a long run, window by window, if real time and
+    sessions follow an order of `precedence`."""
 
     proved: set[str] = msgspec.field(default_factory=set)
     why: dict[str, str] = msgspec.field(default_factory=dict)
@@ -91,6 +101,7 @@ class Proof(msgspec.Struct):
     places: list[int] = []
     near: dict[str, int] = {}
     circling: int = 0
+    reached: list[Reached] = []
 
     def attempt(self, names: Sequence[str], kernel: Callable[..., T], *arguments: Any) -> T | None:
         """These are proved, if the kernel finds nothing to suspect."""

@@ -27,6 +27,7 @@ from spark_etl.certify.proof import (
     VALIDITY,
     VALUES,
     Proof,
+    Reached,
 )
 from spark_etl.certify.source import NOBODY, Source
 from spark_etl.certify.tasks import TRANSFERS, Around, Cut, CutShard, OfShard, Run, Shard
@@ -105,7 +106,7 @@ def prove(
         known = [one.doubts for one in doubts if one.doubts is not None]
         suspects = near.Suspects(known, proof.values, proof.places)
         if len(known) == len(doubts) and _nothing_else(proof, suspects, has_history, whole):
-            proof.near, proof.circling = _cut_out(workers, run, inputs, suspects, into)
+            proof.near, proof.circling = _cut_out(workers, run, inputs, suspects, into, orders.reached)
     if other:
         proof.refute(READS, "; ".join({one.keys: None for one in doubts}) or key.OTHER)
         proof.proved -= set() if proof.near else {VALUES, PROMISES}
@@ -136,7 +137,7 @@ def _nothing_else(proof: Proof, suspects: near.Suspects, has_history: bool, whol
 
 
 def _cut_out(
-    workers: Workers, run: Run, inputs: Inputs, suspects: near.Suspects, into: Path
+    workers: Workers, run: Run, inputs: Inputs, suspects: near.Suspects, into: Path, reached: list[Reached]
 ) -> tuple[dict[str, int], int]:
     """The tables of what is near the suspects, and how many are on cycles if not all of these are. Nothing if that is
     much, or cannot be told."""
@@ -144,7 +145,7 @@ def _cut_out(
     def cut(*tasks: Around | CutShard) -> list[Cut]:
         return [msgspec.msgpack.decode(one, type=Cut) for one in workers(list(map(msgspec.msgpack.encode, tasks)))]
 
-    (around,) = cut(Around(run, suspects, str(into)))
+    (around,) = cut(Around(run, suspects, str(into), reached))
     if not around.kept:
         return {}, 0
     shards = [

@@ -49,6 +49,7 @@ from spark_etl.certify.proof import (
     VALIDITY,
     VALUES,
     Proof,
+    Reached,
 )
 from spark_etl.certify.slices import Collected, Slice
 from spark_etl.certify.source import Source
@@ -91,10 +92,11 @@ def certify(
             lost = id.unsubmitted(agreed, found, place, submitted, forgetful)
             first = slices.first_sent(place, numbers(submitted["at"]), len(found.ids))
             behind = {one.shard: held[one.shard] - one.base for one in shards}
+            ends = [one.end for one in shards]
             for one, mine in zip(shards, found.codes, strict=True):
                 one.follow(first[mine])
                 one.go_on()
-            yield _Window(agreed, known, first, behind, found.waiting, lost)
+            yield _Window(agreed, known, first, behind, ends, found.waiting, lost)
 
     for number, window in enumerate(ahead(accounts())):
         proof.waiting += window.waiting
@@ -139,21 +141,27 @@ def _versions_upto(cuts: np.ndarray) -> np.ndarray:
     return time.first_versions(cuts, _LAST_INDEX)
 
 
+def _bytes(version: np.ndarray) -> bytes:
+    return version.astype(">u8").tobytes()
+
+
 class _Window(NamedTuple):
-    """What the journals say. sent: `slices.first_sent` of its messages; held: as `client.thin`; waiting, unsubmitted:
-    how many messages."""
+    """What the journals say. sent: `slices.first_sent` of its messages; held: as `client.thin`; ends: how far each log
+    goes; waiting, unsubmitted: how many messages."""
 
     logs: list[AgreedLog]
     found: id.Transactions
     sent: np.ndarray
     held: dict[int, int]
+    ends: list[int]
     waiting: int
     unsubmitted: int
 
 
 class _Shard:
-    """A log, window by window. base: how many positions were in those before. delivered: whose deliveries these are.
-    replicas: of which the course is followed; width: of its slices, or 0. Early deliveries are read in the end."""
+    """A log, window by window. base: how many positions were in those before, end: in this one, too. delivered: whose
+    deliveries these are. replicas: of which the course is followed; width: of its slices, or 0. Early deliveries are
+    read in the end."""
 
     def __init__(self, source: Source, shard: int, found: log.ShardLog, replicas: Sequence[int], width: int):
         self.shard, self.base = shard, 0
@@ -167,20 +175,20 @@ class _Shard:
         self._times = {one: Rows(source, "deliveries", ("stage", "position", "at"), one) for one in timed}
         self._course = {one: Collected(width) for one in timed}
         self._sent: list[np.ndarray] = []
-        self._end = 0
+        self.end = 0
 
     def upto(self, bound: tuple[int, int]) -> AgreedLog:
         """The positions of a window are counted from its first one."""
         entries = log.entries(self._entries.upto(bound))
-        self._end = self.base + entries.num_rows
-        trust(numbers(entries["position"]) == np.arange(self.base + 1, self._end + 1), "positions are not 1, 2, 3, ...")
-        outcomes = windows.counted_from(self.base, self._outcomes.upto(self._end))
+        self.end = self.base + entries.num_rows
+        trust(numbers(entries["position"]) == np.arange(self.base + 1, self.end + 1), "positions are not 1, 2, 3, ...")
+        outcomes = windows.counted_from(self.base, self._outcomes.upto(self.end))
         return AgreedLog(self.shard, entries, log.by_replica_and(outcomes, "position", "index"), self._top)
 
     def follow(self, sent: np.ndarray) -> None:
         """When each replica had the deliveries of this window. sent: when these were first multicast, or NOTHING."""
         for one, rows in self._times.items():
-            there = rows.upto(self._end)
+            there = rows.upto(self.end)
             trust(log.is_final(there), "a stage that there is not")
             place = numbers(there["position"]) - self.base - 1
             slices.of_deliveries(numbers(there["at"]), sent[place], self._course[one])
@@ -198,7 +206,7 @@ class _Shard:
 
     def go_on(self) -> None:
         """To the next window."""
-        self.base = self._end
+        self.base = self.end
 
     @property
     def over(self) -> bool:
@@ -218,6 +226,8 @@ class _Clients:
         self._thin: Thin | None = None
         self._late = self._answered = 0
         self._shift, self._file = NOTHING, ""
+        self._upto = [*map(_bytes, _versions_upto(cuts)), b"\xff" * 16]
+        self._reached: list[Reached] = []
 
     def judge(self, number: int, window: _Window) -> None:
         """The windows in their turn."""
@@ -232,6 +242,7 @@ class _Clients:
         self._late += time.against_real_time(ops, course, self._latest)
         self._latest = max(self._latest, int(ops.invoke[course.op].max(initial=NOTHING)))
         precedence.certify(ops, at, found, course, logs, self._before)
+        self._reached.append(Reached(self._upto[number], window.ends, self._before.tolist()))
         self._answered += len(ops.ok)
         shift = slices.shifts(ops, at, found.message, window.sent)
         known = shift[shift != NOTHING]
@@ -245,6 +256,7 @@ class _Clients:
         proof.functions, proof.unknown = dict(self._functions), Unknown(0, 0, 0, 0, 0)
         proof.late, proof.answered = self._late, self._answered
         proof.inverted, proof.untimed = self._sessions.inverted, self._sessions.untimed
+        proof.reached = [] if proof.untimed else self._reached
         if self._course is not None:
             rows = self._course.rows(file=self._lines.file)
             if rows and self._shift != NOTHING:

@@ -91,6 +91,20 @@ class Source(msgspec.Struct):
         parts = (rows.filter(pc.is_in(rows[name], value_set=values)) for rows in self.batches(table, columns, replica))
         return _together([self.read(table, columns, []), *parts])
 
+    def within(self, table: str, columns: Sequence[str], replica: int, positions: tuple[int, int]) -> pa.Table:
+        """`read` of one replica, of the positions behind the first one, as far as the second."""
+        low, high = positions
+        wanted, parts = list(dict.fromkeys([*columns, "position", "replica"])), [self.read(table, columns, [])]
+        found = self.files[table]
+        for path in [*found.get(replica, ()), *(found.get(NOBODY, ()) if replica != NOBODY else ())]:
+            file = pq.ParquetFile(path, memory_map=True)
+            for group in range(file.num_row_groups):
+                if _may_have(file.metadata.row_group(group), "position", range(low + 1, high + 1)):
+                    rows = file.read_row_group(group, wanted, use_threads=False)
+                    there = pc.and_(pc.greater(rows["position"], low), pc.less_equal(rows["position"], high))
+                    parts.append(rows.filter(pc.and_(there, pc.equal(rows["replica"], replica))).select(columns))
+        return _together(parts)
+
     def size(self, table: str, replicas: Iterable[int]) -> int:
         """How many rows there are, at most."""
         found = self.files[table]

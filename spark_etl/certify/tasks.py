@@ -26,6 +26,7 @@ from spark_etl.certify import (
     seen,
     shards,
     slices,
+    stretch,
     time,
     value,
 )
@@ -47,6 +48,7 @@ from spark_etl.certify.proof import (
     VALIDITY,
     VALUES,
     Proof,
+    Reached,
 )
 from spark_etl.certify.source import Source
 
@@ -103,7 +105,7 @@ def judge_shard(told: Shard) -> OfShard:
     if answer.suspicion:
         return answer
     if answer.log.longest[1] >= 0:
-        _judge_keys(told.source, answer.log.longest[1], answer)
+        _judge_keys(told.source, told.number, answer)
     return answer
 
 
@@ -126,9 +128,9 @@ def _judge_log(told: Shard) -> OfShard:
     return OfShard(found)
 
 
-def _judge_keys(source: Source, replica: int, answer: OfShard) -> None:
-    """Its reads against its writes."""
-    other = None
+def _judge_keys(source: Source, shard: int, answer: OfShard) -> None:
+    """Reads against writes, of the replica whose accounts go furthest."""
+    other, replica = None, answer.log.longest[1]
     if shards.is_long(source, [replica]):
         with suppress(*DOUBTS):
             other = shards.other_keys(source, replica)
@@ -139,10 +141,10 @@ def _judge_keys(source: Source, replica: int, answer: OfShard) -> None:
         trust(not other, key.OTHER)
     except DOUBTS as doubt:
         answer.keys = str(doubt) or type(doubt).__name__
-        answer.doubts = _doubts(source, replica, other) if answer.keys == key.OTHER else None
+        answer.doubts = _doubts(source, shard, replica, other) if answer.keys == key.OTHER else None
 
 
-def _doubts(source: Source, replica: int, keys: list[bytes] | None) -> near.Doubts | None:
+def _doubts(source: Source, shard: int, replica: int, keys: list[bytes] | None) -> near.Doubts | None:
     """keys: those that matter, if they are known."""
     if keys is not None and len(keys) > near.DOUBTS_MAX:
         return None
@@ -150,7 +152,7 @@ def _doubts(source: Source, replica: int, keys: list[bytes] | None) -> near.Doub
     with suppress(*DOUBTS):
         reads, writes = (source.some(table, columns, replica, wanted) for table, columns in
                          (("reads", key.READS), ("writes", key.WRITES)))  # fmt: skip
-        return near.doubts(reads, writes)
+        return near.doubts(shard, reads, writes)
     return None
 
 
@@ -358,11 +360,12 @@ def _judge_reads(run: Run, agreed: Sequence[id.AgreedLog] = (), ops: client.Oper
 
 
 class Around(msgspec.Struct, tag=True):
-    """What the task is told that finds what is to be cut out, and cuts it out of the histories."""
+    """What the task is told that finds what is to be cut out, and cuts it out of the histories. reached: as `Proof`."""
 
     run: Run
     suspects: near.Suspects
     into: str
+    reached: list[Reached] = []
 
 
 class CutShard(msgspec.Struct, tag=True):
@@ -386,6 +389,9 @@ class Cut(msgspec.Struct):
 
 def cut_around(told: Around) -> Cut:
     """See `near.around`. Nothing is kept if that cannot be told."""
+    with suppress(*DOUBTS):
+        if (where := stretch.stretch(told.reached, told.suspects, sorted(told.run.logs))) is not None:
+            return _cut_around_in(where, told)
     run, proof = told.run, Proof()
     agreed = _Agreed(run, proof)
     ops, found = _operations(run, proof), agreed.transactions
@@ -415,6 +421,13 @@ def cut_around(told: Around) -> Cut:
     into = Path(told.into)
     files = {} if ops is None else near.cut_clients(ops, around.lines, run.source, into)
     return Cut(kept, files, around.circling)
+
+
+def _cut_around_in(where: stretch.Stretch, told: Around) -> Cut:
+    """Where only a stretch of the run need be looked at."""
+    part = stretch.around(told.run.source, told.run.logs, where, told.suspects)
+    kept = {shard: near.Kept(part.versions) for shard in told.run.logs}
+    return Cut(kept, near.write(part.lines, "history", "h0", Path(told.into)), part.circling)
 
 
 def cut_shard(told: CutShard) -> Cut:
