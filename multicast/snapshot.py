@@ -4,7 +4,8 @@ Theory of operation. Journals end: who asks for deliveries that a peer's journal
 that peer for a snapshot, chunk by chunk: each request names where the last chunk ended, and is repeated until it is
 answered. The peer reads the rows of the application from a view of one committed position P, which stays as it is while
 the group goes on; a peer that has no view of that position any more begins anew with the one that it has, and so does
-another peer, asked because the first is silent. Neither side holds more than a chunk in memory: what has come is
+another peer, asked because the first is silent. Who has said *gone* is asked, too, if no view known here names it: all
+members that are known may have been removed meanwhile. Neither side holds more than a chunk in memory: what has come is
 *staged* beside what the process has, where nobody sees it, and the next chunk is asked for after a pause (`PACE`).
 A whole snapshot is *sealed*. Then this life ends, and before the next one begins it is installed
 (`multicast.install`): nothing that a process keeps in memory has to be told, for all of it is made anew from what
@@ -114,6 +115,7 @@ class Snapshots:
         self._given: dict[ProcessId, tuple[tuple[int, Timestamp], list[tuple[bytes, bytes]]]] = {}
         self._given_at = 0
         self.source: ProcessId | None = None
+        self._holders: set[ProcessId] = set()
         self._peer: ProcessId | None = None
         self._position = self._bytes = self._rows = self._total = 0
         self._timestamp = ZERO
@@ -123,8 +125,10 @@ class Snapshots:
 
     @property
     def _peers(self) -> list[ProcessId]:
+        """Whom to ask: the members that are known, then who else has said that it has had what is missing."""
         protocol = self._protocol
-        return [p for p in protocol.topology.groups[protocol.group] if p != protocol.self_id]
+        members = protocol.topology.groups[protocol.group]
+        return [p for p in (*members, *sorted(self._holders.difference(members))) if p != protocol.self_id]
 
     def on_message(self, peer: ProcessId, message: object, now: int, batch: Batch) -> None:
         """One of Gone, SnapshotRequest and SnapshotChunk, from a member of the own group."""
@@ -170,7 +174,9 @@ class Snapshots:
             return
         if not self.enabled or self._protocol.history is None:
             self.missing = floor
-        elif self._peer is None:
+            return
+        self._holders.add(peer)
+        if self._peer is None:
             self._peer, self._after = peer, b""
             self._position, self._timestamp = 0, ZERO
             self._ask(now)

@@ -74,6 +74,19 @@ def test_a_silent_giver_is_left_for_another_who_begins_anew(fetching: Fetching) 
     assert fetching.hear(1, msgspec.structs.replace(FIRST, position=12)) != []
 
 
+def test_a_silent_giver_is_left_for_a_stranger_that_has_what_is_missing(fetching: Fetching) -> None:
+    """All members that are known here have been removed while one of them gave its snapshot: the stranger was added."""
+    fetching.stage(fetching.hear(0, FIRST))
+    fetching.part.tick(1)
+    fetching.away.update((0, 1))
+    fetching.hear(5, Gone(12), 2)
+    fetching.part.tick(RETRY_US)
+    assert fetching.asked[1:] == [(0, SnapshotRequest(9, AT, b"\x00a"))], "whoever was asked may still answer"
+    fetching.part.tick(1 + RETRY_US)
+    assert fetching.asked[2:] == [(5, SnapshotRequest(9, AT, b"\x00a"))]
+    assert fetching.hear(5, msgspec.structs.replace(FIRST, position=12)) != []
+
+
 def test_a_chunk_that_could_not_be_kept_is_asked_for_again(fetching: Fetching) -> None:
     for chunk in fetching.hear(0, FIRST):
         fetching.part.staged(chunk, False, 0)
