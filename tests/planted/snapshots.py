@@ -73,12 +73,12 @@ class UnsettledAhead(History):
 class SendersPromises(transfer.Snapshots):
     """Who takes a snapshot has promised what its giver has."""
 
-    def _on_request(self, peer: ProcessId, request: SnapshotRequest, batch: Batch) -> None:
+    def _on_request(self, peer: ProcessId, request: SnapshotRequest, now: int, batch: Batch) -> None:
         history, out = self._protocol.history, Outbox()
         leadership: Any = self._protocol.leadership  # type: ignore[attr-defined]
         leadership.keep(out)
         self._protocol.history = _AndMore(history, [(key, value) for key, value, _ in out.changes if value is not None])
-        super()._on_request(peer, request, batch)
+        super()._on_request(peer, request, now, batch)
         self._protocol.history = history
 
 

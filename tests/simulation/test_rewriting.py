@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,6 +15,7 @@ from multicast.protocol import Outbox
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.sequencer import Sequencer
 from multicast.types import AppMessage, Topology
+from tests import planted
 from tests.planted import Planted
 from tests.planted.rewriting import Misplaced, rewrite
 
@@ -77,3 +83,28 @@ def test_a_part_without_the_words_is_no_violation() -> None:
 
     with pytest.raises(Misplaced):
         Planted(Bug).run(0)
+
+
+def classes() -> Iterator[type]:
+    """All that is planted, and what that is made of."""
+    for module in pkgutil.iter_modules(planted.__path__, "tests.planted."):
+        if not module.name.endswith("__main__"):
+            mine = importlib.import_module(module.name)
+            yield from (one for one in vars(mine).values() if inspect.isclass(one) and one.__module__ == module.name)
+
+
+def test_a_planted_method_is_called_as_the_one_is_whose_place_it_takes() -> None:
+    """Else every seed finds the bug, by the error of a call."""
+
+    def shape(function: Any) -> list[Any]:
+        return [one.kind for one in inspect.signature(function).parameters.values()]
+
+    compared, other = 0, []
+    for kind in classes():
+        for name, mine in vars(kind).items():
+            before = next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None)
+            if inspect.isfunction(mine) and inspect.isfunction(before) and not name.startswith("__"):
+                compared += 1
+                if shape(mine) != shape(before) and inspect.Parameter.VAR_POSITIONAL not in shape(mine):
+                    other.append(f"{kind.__module__}.{kind.__qualname__}.{name}")
+    assert compared > 100 and not other, other
