@@ -105,7 +105,8 @@ class LiveReplica:
             return protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
 
         self._protocol = new_protocol()
-        for replica in self._met_since:
+        named = [r for r in config.replicas if r.added and not r.removed and r.shard == self.me.shard and r != self.me]
+        for replica in (*named, *self._met_since):
             self._meet(replica)
         with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
             self._disk, self._journal, backend = open_disk(config, self.me, home, opened, self._failpoints)

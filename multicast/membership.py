@@ -293,12 +293,12 @@ class Membership(Topology):
         return True
 
     def meet(self, process: ProcessId, group: GroupId) -> None:
-        """A process greets that no view known here names: it says that it was added to this group."""
+        """A process that no view known here names was added to this group: it greets and says so, or a file does."""
         self.group_of.setdefault(process, group)
         self.met.add(process)
 
     def strangers(self, group: GroupId) -> list[ProcessId]:
-        """Those of this group who have greeted, and are still not in any view that is known here."""
+        """Those of this group who were met, and are still not in any view that is known here."""
         known = {process for members in self.views[group].of.values() for process in members}
         return sorted([process for process in self.met - known if self.group_of[process] == group])
 

@@ -204,8 +204,21 @@ class Node:
     def meet(self, other: Node) -> None:
         """It greets, and is not known."""
         self.greeted.add(other.pid)
+        self._met(other.pid)
+
+    def meet_named(self, everybody: tuple[ProcessId, ...]) -> None:
+        """A life begins: those of its own group whom its file names as added were there when it was written. everybody:
+        who is there now, and named in the file of a first life."""
+        self.met, self.greeted = self.met or everybody, set()
+        topology = self.world.topology
+        group = topology.group_of[self.pid]
+        for pid in topology.spares.get(group, ()):
+            if pid in self.met and pid != self.pid:
+                self._met(pid)
+
+    def _met(self, pid: ProcessId) -> None:
         if isinstance(topology := self.protocol.topology, Membership):
-            topology.meet(other.pid, self.world.topology.group_of[other.pid])
+            topology.meet(pid, self.world.topology.group_of[pid])
 
     def decode(self, frame: bytes) -> Any:
         """The message in an encoded frame."""

@@ -136,8 +136,6 @@ class World(Scene):
 
     def _begin(self, node: Node) -> None:
         node.life += 1
-        node.met = node.met or self.topology.processes
-        node.greeted = set()
         node.up = node.replaying = True
         node.begun_us = node.offset_us
         node.journal = node.open_journal(node.disk)
@@ -145,6 +143,7 @@ class World(Scene):
             self.installer.before_life(node)
         rng = random.Random(f"{self.seed}/process {node.pid}/{node.life}")
         node.protocol, node.application = self._make_process(node.pid, rng, node.disk)
+        node.meet_named(self.topology.processes)
         watch(node, self.observers, self._count_event)
         node.engine = Engine(node.protocol, node.application, node.life, copy_to_self=True)
         node.engine.snapshots.enabled = node.keeper is not None

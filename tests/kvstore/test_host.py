@@ -17,6 +17,7 @@ from kvstore import committing, config, host, identity
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
+from multicast.membership import Membership
 from multicast.runtime import writer
 from multicast.runtime.failpoints import Failpoints, Faults
 from tests.kvstore.live import executed, make_cluster
@@ -271,3 +272,18 @@ async def test_who_leads_while_his_disk_hangs_makes_room_for_another_and_comes_b
         await asked
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_replica_that_only_the_file_names_is_asked_for_the_view(tmp_path: Path, removed: bool) -> None:
+    """All others may be gone before they could tell that it was added."""
+    made = make_cluster(tmp_path, 2, 1, "white_box")
+    port = free_base_port(2)
+    added = config.ReplicaConfig(
+        id=2, shard=0, host="127.0.0.1", peer_port=port, http_port=port + 1, added=True, removed=removed
+    )
+    for one, asked in ((0, [] if removed else [2]), (1, [])):
+        replica = host.LiveReplica(tmp_path, made.with_replica(added), one)
+        topology = replica._protocol.topology
+        assert isinstance(topology, Membership) and topology.strangers(0) == asked
+        await replica.stop()
