@@ -10,14 +10,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spark_etl.bench import inputs
 from spark_etl.bench.inputs import Shape, generate
-from spark_etl.certify import circles, near, source, stretch, windows
-from spark_etl.certify.arrays import Suspect
+from spark_etl.certify import circles, key, near, source, stretch, windows
+from spark_etl.certify.arrays import Suspect, whole
 from spark_etl.certify.proof import READS, Proof, Reached
 from spark_etl.ingest.tables import Manifest
 from tests.spark_etl import certified
@@ -54,11 +55,11 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[stretch.Stretch]:
     return found
 
 
-def _changed(path: str, column: str, of: dict[tuple[bytes, bytes], Any], key: str = "key") -> None:
+def _changed(path: str, column: str, of: dict[tuple[bytes, bytes], Any]) -> None:
     rows = pq.ParquetFile(path).read()
     values = [
         of.get((gts, name), old)
-        for gts, name, old in zip(*(rows[one].to_pylist() for one in ("gts", key, column)), strict=True)
+        for gts, name, old in zip(*(rows[one].to_pylist() for one in ("gts", "key", column)), strict=True)
     ]
     where = rows.schema.get_field_index(column)
     pq.write_table(rows.set_column(where, rows.schema.field(where), pa.array(values, rows.schema.types[where])), path)
@@ -70,7 +71,7 @@ def forged(rng: Random, out: Path, shards: int) -> Manifest:
     files = source.source(out, manifest.files())
     told: dict[tuple[bytes, bytes], bytes] = {}
     deleted: dict[tuple[bytes, bytes], bool] = {}
-    middle = rng.random()
+    middle, often = rng.random(), rng.choice((0.05, 0.4))
     for shard in range(shards):
         reads, writes = (
             files.read(table, ("key", "gts", column), [shard * REPLICAS]).to_pylist()
@@ -79,7 +80,7 @@ def forged(rng: Random, out: Path, shards: int) -> Manifest:
         of_key = defaultdict(list)
         for row in writes:
             of_key[row["key"]].append(row["gts"])
-        gone = {(row["gts"], row["key"]) for row in writes if rng.random() < 0.05}
+        gone = {(row["gts"], row["key"]) for row in writes if rng.random() < often}
         deleted |= dict.fromkeys(gone, True)
         mine = {(r["gts"], r["key"]): NONE for r in reads if (r["version"], r["key"]) in gone}
         begin = int(middle * 0.9 * len(reads))
@@ -99,7 +100,7 @@ def forged(rng: Random, out: Path, shards: int) -> Manifest:
         if not lines.num_rows:
             continue
         said = [
-            reads and [(key, told.get((version, key.encode()), seen)) for key, seen in reads]
+            reads and [(name, told.get((version, name.encode()), seen)) for name, seen in reads]
             for version, reads in zip(lines["version"].to_pylist(), lines["reads"].to_pylist(), strict=True)
         ]
         where = lines.schema.get_field_index("reads")
@@ -138,10 +139,47 @@ def test_the_same_is_cut_out(
         monkeypatch.setattr(stretch, "stretch", noted)
         once, rows = cut(out, manifest)
         monkeypatch.setattr(stretch, "stretch", lambda *about: None)
-        whole, every = cut(out, manifest)
-        assert once.holds(READS) == whole.holds(READS) == (not whole.near), seed
-        assert (once.circling, rows) == (whole.circling, every), seed
+        at_once, every = cut(out, manifest)
+        assert once.holds(READS) == at_once.holds(READS) == (not at_once.near), seed
+        assert (once.circling, rows) == (at_once.circling, every), seed
     assert parts == tried and len(parts) > RUNS // 4, "a few are too long, or right"
+
+
+def test_reads_of_a_stretch_seem_what_they_are(tmp_path: Path) -> None:
+    """Right, if they are, whoever wrote what they read; and sure, unless that their key is absent may be since any of
+    several deletions, of which none need be in the stretch."""
+    compared, doubtful = 0, 0
+    for seed in range(FIRST, FIRST + RUNS):
+        rng, out = Random(f"{seed}/seem"), tmp_path / str(seed)
+        files = source.source(out, forged(rng, out, 1).files())
+        versions = files.read("outcomes", ("position", "gts"), [0]).sort_by("position")["gts"].to_pylist()
+        low = rng.randrange(1, len(versions) - 1)
+        high = rng.randrange(low + 1, len(versions))
+        place = stretch.Stretch(Reached(versions[low - 1], [low], [0]), Reached(versions[high - 1], [high], [0]))
+        part = stretch._keyed(files, 0, place, (low, high))
+        every = (files.read("reads", key.READS, [0]), files.read("writes", key.WRITES, [0]))
+        seems, is_ = (_seem(reads, writes) for reads, writes in (part, every))
+        assert len(seems) == files.within("reads", key.READS, 0, (low, high)).num_rows
+        right = {read: said for read, said in is_.items() if not said[0] and read in seems}
+        assert {read: seems[read] for read in right} == right, seed
+        compared += len(right)
+        doubtful += sum(unsure for _, unsure in right.values())
+    assert 0 < doubtful < compared / 2
+
+
+def _seem(reads: pa.Table, writes: pa.Table) -> dict[tuple[bytes, bytes], tuple[bool, bool]]:
+    """Of reads, by version and key: of another version than the order says; unsure (`circles.dependencies`)."""
+    found = key.in_order(reads, writes, key.NO_PLACES)
+    unsure = found.saw_none() & np.isin(found.key, found.key[found.deleted])
+    names, gts = (
+        pa.concat_arrays([whole(table[column].cast(kind)) for table in (reads, writes)]).to_pylist()
+        for column, kind in (("key", pa.binary()), ("gts", pa.binary(16)))
+    )
+    return {
+        (gts[row], names[row]): (bool(other), bool(doubt))
+        for row, wrote, other, doubt in zip(found.row.tolist(), found.wrote, found.other(), unsure, strict=True)
+        if not wrote
+    }
 
 
 def test_it_is_a_stretch(tmp_path: Path, parts: list[stretch.Stretch]) -> None:
