@@ -209,6 +209,13 @@ def test_a_log_that_stands_still_does_not_make_it_longer() -> None:
     assert found is not None and found.before == logs[1] and found.end == logs[4]
 
 
+def test_a_window_in_which_nothing_later_was_invoked_is_one() -> None:
+    logs = reached(*((10 * n, [5 * n], [100 * max(n, 2)]) for n in range(1, 7)))
+    doubts = near.Doubts(0, [(version(12), version(14), True)])
+    found = stretch.stretch(logs, near.Suspects([doubts]), [0])
+    assert found is not None and found.before == logs[0] and found.end == logs[1]
+
+
 def test_of_a_long_stretch_the_whole_is_looked_at() -> None:
     logs = reached(*((10 * n, [5 * n], [100 * n]) for n in range(1, 7)))
     doubts = near.Doubts(0, [(version(1), version(59), True)])
