@@ -91,14 +91,13 @@ class Judge:
             "bundles": _under_way(clients.bundler), "lookups": len(clients.lookups),
             "parts": self._parts(pid),
         }  # fmt: skip
-        if self._workload.wide_probe_refused:  # as for a wrong clock: nothing came that would settle what was before
+        settles = "unsettled" in self._cluster.world.node(pid).protocol.describe()
+        if self._workload.wide_probe_refused or not settles:  # refused for a wrong clock: nothing came that settles
             left["parts"] = left["Signals._doubtful"] = 0
         return left
 
     def _parts(self, pid: ProcessId) -> int:
-        """Those that nobody will ask for, as far as the protocol says what is settled."""
-        if "unsettled" not in self._cluster.world.node(pid).protocol.describe():
-            return 0
+        """Those that nobody will ask for."""
         kept = [decode_retained(part) for _, part in self._cluster.stores[pid].parts()]
         return sum(not any([vote is not None and vote.given is not None for vote in part.votes]) for part in kept)
 

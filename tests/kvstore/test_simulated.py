@@ -82,6 +82,7 @@ def test_late_copies_by_old_maps_take_effect_once_at_most(protocol, monkeypatch)
         pytest.param("white_box", 170460, ("reads",), id="a leader goes whose clock is found to be off only then"),
         pytest.param("white_box", 170648, ("reads",), id="a shard comes in between the places of an unordered read"),
         pytest.param("ft_skeen", 82037, ("late",), id="a slot moves between the places of a read that is not ordered"),
+        pytest.param("sequencer", 721000, (), id="a protocol says of nothing that it is settled"),
         pytest.param("white_box", 700153, (), id="of all whom an added process knows only its file names one left"),
     ],
 )
