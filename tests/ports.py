@@ -1,5 +1,6 @@
 """Free ports for what tests start. Every worker of pytest-xdist has a range of its own, below those that the kernel
-gives to whoever connects, so that nobody else takes a port between its choice and its use."""
+gives to whoever connects, so that nobody else takes a port between its choice and its use; nor does the same test, for
+another of its clusters: what was given lately is not given again."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ import os
 import random
 import socket
 import time
+from collections import deque
 from contextlib import ExitStack
 
 from kvstore.config import HTTP_PORT_OFFSET
 
 _FIRST, _PER_WORKER, _RANGES = 10_000, 2_800, 8
 _TRIES = 100
+_given: deque[int] = deque(maxlen=1_000)
+"""By this process, the latest ones."""
 
 
 def _mine() -> range:
@@ -23,13 +27,17 @@ def _mine() -> range:
 
 
 def _all_free(ports: list[int]) -> bool:
+    """If they are, they are given now."""
+    if not set(_given).isdisjoint(ports):
+        return False
     with ExitStack() as stack:
         try:
             for port in ports:
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
         except OSError:
             return False
-        return True
+    _given.extend(ports)
+    return True
 
 
 def _rng() -> random.Random:

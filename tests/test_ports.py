@@ -1,0 +1,13 @@
+"""Ports of tests."""
+
+from __future__ import annotations
+
+from kvstore.config import HTTP_PORT_OFFSET
+from tests.ports import free_base_port, free_ports
+
+
+def test_nobody_is_given_a_port_that_somebody_was_given_just_before() -> None:
+    """And has not yet bound."""
+    bases = [free_base_port(3) for _ in range(40)]
+    given = [base + offset + n for base in bases for offset in (0, HTTP_PORT_OFFSET) for n in range(3)] + free_ports(40)
+    assert len(set(given)) == len(given) == 280
