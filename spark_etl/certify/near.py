@@ -51,9 +51,9 @@ SHARE_MAX = 0.5
 
 
 class Doubts(msgspec.Struct):
-    """Of a shard. edges: versions of two transactions, of which the first must precede the second by a read that is
-    suspect, and whether that is since the second overwrote what the first had read. touching: versions of all that read
-    or wrote such a key, 16 bytes each. keys: these."""
+    """Of a shard, by its number. edges: versions of two transactions, of which the first must precede the second by a
+    read that is suspect, and whether that is since the second overwrote what the first had read. touching: versions
+    of all that read or wrote such a key, 16 bytes each. keys: these."""
 
     shard: int = -1
     edges: list[tuple[bytes, bytes, bool]] = []

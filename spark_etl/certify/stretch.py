@@ -29,7 +29,7 @@ from spark_etl.certify.source import Source
 
 SHARE_MAX = 0.5
 """Of all windows; of a longer stretch the whole run is looked at."""
-_FIRST, _LAST = bytes(16), b"\xff" * 16
+_FIRST = bytes(16)
 
 
 class Stretch(msgspec.Struct):
@@ -66,20 +66,24 @@ def stretch(reached: Sequence[Reached], suspects: near.Suspects, shards: Sequenc
             low = min(low, begins[window].latest[mine])
             high = max(high, reached[window].latest[mine])
             at.append(window)
+    if not at:
+        return None
+    first, last = min(at), max(at)
     within = [
         number for number, (begin, end) in enumerate(zip(begins, reached, strict=True))
         if any(
-            p < q and (e > low or number >= min(at)) and (d < high or number <= max(at))  # equal e: by version
+            p < q and (e > low or number >= first) and (d < high or number <= last)  # of equal e by version
             for p, q, d, e in zip(begin.positions, end.positions, begin.latest, end.latest, strict=True)
         )
-    ] if at else []  # fmt: skip
+    ]  # fmt: skip
     if not within or within[-1] - within[0] + 1 > SHARE_MAX * len(reached):
         return None
     return Stretch(begins[within[0]] if within[0] else None, reached[within[-1]])
 
 
 class Part(NamedTuple):
-    """What is to be cut out. versions: of the transactions, 16 bytes each; lines: of the histories, all columns."""
+    """What is to be cut out. versions: of the transactions, 16 bytes each; lines: of the histories, all columns;
+    circling: as `near.Around`."""
 
     versions: bytes
     lines: pa.Table
@@ -109,10 +113,13 @@ def around(
 
     of_others = key.NO_READS.select(["gts", "version"])  # `more` has them
     kept = near.around(near.Agreed(found, agreed, of_others, keyed), (ops, at), suspects, where.latest())
-    versions = found.gts[kept.nodes[: len(found.ids)]].astype(">u8").tobytes()
+    mine = found.gts[kept.nodes[: len(found.ids)]].astype(">u8").tobytes()
+    versions = pc.unique(pa.concat_arrays([_versions(mine), more]))
+    every = sum(source.size("outcomes", [one.longest[1]]) for one in logs.values() if one.longest[1] >= 0)
+    trust(len(versions) <= near.SHARE_MAX * every, "much is to be cut out")
     extra = index_in(ops.version, halves(more)) >= 0
     rows = np.concatenate([ops.begin[kept.lines | extra], ops.end[kept.lines | extra]])
-    return Part(versions + _bytes(more), history.take(pa.array(np.sort(rows))), kept.circling)
+    return Part(b"".join(versions.to_pylist()), history.take(pa.array(np.sort(rows))), kept.circling)
 
 
 def _log(source: Source, shard: int, found: log.ShardLog, positions: tuple[int, int]) -> id.AgreedLog:
@@ -182,7 +189,3 @@ def _version(value: bytes) -> pa.Scalar:
 
 def _versions(data: bytes) -> pa.Array:
     return pc.unique(pa.Array.from_buffers(pa.binary(16), len(data) // 16, [None, pa.py_buffer(data)]))
-
-
-def _bytes(versions: pa.Array) -> bytes:
-    return b"".join(versions.to_pylist())

@@ -223,6 +223,18 @@ def test_of_a_long_stretch_the_whole_is_looked_at() -> None:
     assert stretch.stretch([], near.Suspects([near.Doubts(0, [(version(1), version(2), True)])]), [0]) is None
 
 
+def test_of_a_key_that_half_of_all_touched_the_whole_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[stretch.Stretch]
+) -> None:
+    manifest = generate(Shape(2_000, shards=1, replicas=1, stale=True, hot=1.0), tmp_path)
+    monkeypatch.setattr(near, "SHARE_MAX", 0.5)
+    proof, _ = cut(tmp_path, manifest)
+    assert not proof.holds(READS) and not proof.near and not parts
+    monkeypatch.setattr(near, "SHARE_MAX", 1.0)
+    proof, _ = cut(tmp_path, manifest)
+    assert proof.near and len(parts) == 1
+
+
 def test_what_cannot_be_told_of_a_stretch_is_told_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = generate(Shape(2_000, shards=2, replicas=1, stale=True), tmp_path)
     _, rows = cut(tmp_path, manifest)
