@@ -7,14 +7,14 @@ from __future__ import annotations
 import os
 import random
 import socket
-import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 
 from kvstore.config import HTTP_PORT_OFFSET
 
 _FIRST, _PER_WORKER, _RANGES = 10_000, 2_800, 8
-_TRIES = 100
 _given: deque[int] = deque(maxlen=1_000)
 """By this process, the latest ones."""
 
@@ -26,9 +26,17 @@ def _mine() -> range:
     return range(first, first + _PER_WORKER)
 
 
+def _in_turn() -> Iterator[int]:
+    """This worker's ports, once round from the one given last: so what was given lately lies together, and leaves
+    room for a large cluster in one piece. A process begins anywhere: what the one before it had may linger."""
+    mine = _mine()
+    start = _given[-1] + 1 - mine.start if _given else random.Random(os.getpid()).randrange(len(mine))
+    return (mine[(start + n) % len(mine)] for n in range(len(mine)))
+
+
 def _all_free(ports: list[int]) -> bool:
     """If they are, they are given now."""
-    if not set(_given).isdisjoint(ports):
+    if ports[-1] not in _mine() or not set(_given).isdisjoint(ports):
         return False
     with ExitStack() as stack:
         try:
@@ -40,27 +48,16 @@ def _all_free(ports: list[int]) -> bool:
     return True
 
 
-def _rng() -> random.Random:
-    return random.Random(os.getpid() ^ time.monotonic_ns())
-
-
 def free_ports(count: int) -> list[int]:
     """Ports that are free now."""
-    rng = _rng()
-    found: list[int] = []
-    for port in rng.sample(_mine(), _PER_WORKER):
-        if len(found) == count:
-            break
-        found += [port] if _all_free([port]) else []
+    found = list(islice((port for port in _in_turn() if _all_free([port])), count))
     assert len(found) == count, "no free ports"
     return found
 
 
 def free_base_port(replicas: int) -> int:
     """A base port such that every port of a cluster of so many replicas is free now."""
-    rng = _rng()
-    for _ in range(_TRIES):
-        base = rng.choice(_mine()[: -HTTP_PORT_OFFSET - replicas])
+    for base in _in_turn():
         if _all_free([base + offset + i for offset in (0, HTTP_PORT_OFFSET) for i in range(replicas)]):
             return base
     raise AssertionError("no free ports")

@@ -11,3 +11,11 @@ def test_nobody_is_given_a_port_that_somebody_was_given_just_before() -> None:
     bases = [free_base_port(3) for _ in range(40)]
     given = [base + offset + n for base in bases for offset in (0, HTTP_PORT_OFFSET) for n in range(3)] + free_ports(40)
     assert len(set(given)) == len(given) == 280
+
+
+def test_a_large_cluster_finds_room_however_much_was_given_before() -> None:
+    """Ports taken here and there leave no piece in which it fits."""
+    for _ in range(600):
+        free_ports(2)
+        free_base_port(3)
+    assert free_base_port(46) != free_base_port(46)
