@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from kvstore import config
+from kvstore.process import running
 from multicast import registry
 from multicast.runtime.failpoints import Faults
-from tests.kvstore.live import make_cluster
+from tests.kvstore.live import make_cluster, running_cluster
 from workloads.nemesis import operations
 from workloads.nemesis.cluster import Cluster, Replica
 from workloads.nemesis.faults import FAULTS, KILLED, Scene, Wrong, failing_journal, survived, wiped_disk
@@ -72,6 +73,16 @@ async def test_replicas_of_the_added_shard_are_replaced_if_it_can_do_without(
     assert ran[0][3] in ("3", "4", "5") and not operations.Operations(
         Cluster(tmp_path, "ft_skeen", 1, 3), 1, (operations.DISKS,), print, print
     ).outcomes
+
+
+def test_who_was_added_stops_in_good_order_at_the_end(tmp_path: Path) -> None:
+    """Killed, it could not show what it had answered last, and the run was not determined."""
+    with running_cluster(tmp_path, 1, 1, "sequencer"):
+        config.save(tmp_path, msgspec.structs.replace(config.load(tmp_path), added_shards=(0,)))
+        operations.Operations(Cluster(tmp_path, "sequencer", 1, 1), 1, (), print, print).close()
+        home = config.replica_directory(tmp_path, 0)
+        assert running(home) is None
+        assert '"event": "stopped"' in (home / "log").read_text()
 
 
 # -- what a replica must do --------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -149,10 +148,10 @@ class Operations:
         return not await execute("kvstore", group, command, str(self._cluster.directory), *arguments)
 
     def close(self) -> None:
-        """No process is left of those who were added, to a shard or with one."""
+        """No process is left of those who were added, to a shard or with one: they stop in good order, so that what
+        was answered at the very end stands in their journals, and the audit can say so."""
         for guest in dict.fromkeys([*self._guests(), *self._founders()]):
             handle = Handle.of(config.replica_directory(self._cluster.directory, guest))
             if handle is not None:
-                handle.send(signal.SIGKILL)
-                handle.wait(END_SECONDS)
+                handle.end(END_SECONDS)
                 handle.close()
