@@ -250,7 +250,7 @@ class Leadership(Generic[V, S]):
 
     def _restore_views(self, values: Mapping[bytes, bytes]) -> None:
         begun = int.from_bytes(values.get(_BEGUN_KEY, b""), "big")
-        self.membership.restore(values, self.group, begun if _REMOVED_KEY not in values else None)
+        self.membership.restore(values, self.group, begun)
 
     def _follow_views(self) -> None:
         self.membership.follow(self.group)
@@ -268,19 +268,21 @@ class Leadership(Generic[V, S]):
     def _on_view_is(self, sender: ProcessId, view: ViewIs, now: int, out: Outbox) -> None:
         group = self._founded.group_of(sender, view)
         views = self.membership.views[group]
-        if group != self.group or self.election.state is REMOVED:
+        removed = group == self.group and self.election.state is REMOVED
+        if group != self.group or (removed and view.number > views.latest):
             if views.learn(view):
                 self._put_view(group, view.number, out)
+                if removed:
+                    out.put(_BEGUN_KEY, view.number.to_bytes(4, "big"))
                 self.membership.follow(group)
                 self._led.leaders_changed(now)
         elif view.number > views.latest:
             out.catch_up(sender)
-        elif self._self_id not in view.members and views.had(self._self_id, view.number):
-            self._view_begun(views.latest, out)
-            self.election.go("leave")
-            out.put(_REMOVED_KEY, b"")
         else:
             self._view_begun(view.number, out)  # else nobody tells it
+            if not removed and self._self_id not in view.members and views.had(self._self_id, view.number):
+                self.election.go("leave")
+                out.put(_REMOVED_KEY, b"")
 
     # -- as the election's voter ---------------------------------------------------------------------------------------
 

@@ -253,6 +253,8 @@ class Joins(Checker):
         self._judge_notes(node, leadership.membership)
         if leadership.joined.view > known.latest:
             self.report("members", f"process {node.pid} has joined {leadership.joined} and knows view {known.latest}")
+        if known.latest and len(known.counting) == 1 and (group, known.latest) not in self._there.led:
+            self.report("members", f"process {node.pid} takes view {known.latest} for begun, in which nobody leads")
         if leadership.election.state == _REMOVED or (not known.latest and group not in self._made):
             return
         position = node.protocol.log.position  # type: ignore[attr-defined]
@@ -260,8 +262,6 @@ class Joins(Checker):
         if known.latest < made:
             text = f"process {node.pid} knows view {known.latest}, and has delivered what made view {made}"
             self.report("members", text)
-        if known.latest and len(known.counting) == 1 and (group, known.latest) not in self._there.led:
-            self.report("members", f"process {node.pid} takes view {known.latest} for begun, in which nobody leads")
 
     def _judge_notes(self, node: Node, known: Membership) -> None:
         """Of each process that was added, whoever knows of it knows what hosts must."""

@@ -600,6 +600,22 @@ def test_who_was_removed_learns_it_by_any_later_view() -> None:
     assert member.leadership.election.state == REMOVED
 
 
+def test_who_was_removed_takes_no_view_for_begun_that_it_was_not_told() -> None:
+    """It tells others, and with its word one led alone in a view of one."""
+    member = Member(2)
+    _changed(member, Change(0, False, 2), Change(1, False, 1))
+    member.handlers[ViewIs].call(0, ViewIs(1, (0, 1), {}), 1, member.out)
+    assert member.leadership.election.state == REMOVED
+    for number, known in ((1, 1), (2, 2), (3, 3)):
+        if number > 1:
+            member.handlers[ViewIs].call(0, ViewIs(number, (0, 3)[: number - 1], {}), 1, member.out)
+        again = Member(2, saved=Saved({key: value for key, value, _ in member.out.changes}, 2, True))
+        for one in (member, again):
+            one.out.sends.clear()
+            one.handlers[ViewAsk].call(1, ViewAsk(), 1, one.out)
+            assert [view.number for _, view, _ in one.out.sends if type(view) is ViewIs] == [known]
+
+
 def test_who_lacks_a_view_of_another_group_asks_again_though_nothing_more_comes() -> None:
     """Its question, or the answer, was lost; or the leader did not know yet that the view has begun, and died."""
     member, ballot = Member(3), Ballot((1 << VIEW_BITS) + 1, 7)

@@ -112,6 +112,11 @@ class RemovalForgotten(WhiteBox):
     """Who is removed takes part again after a restart."""
 
 
+@rewrite("_on_view_is", "self._view_begun(view.number, out)", "self._view_begun(views.latest, out)", part=Leadership)
+class LatestViewBegunWithTheTold(PrimCast):
+    """Who is told of any view that it has begun takes the latest one that it knows for begun."""
+
+
 @rewrite("change", "if change.view != self.latest:", "if False:", part=Views)
 class AnyViewChanged(PrimCast):
     """A change takes place though it was made for another view."""
