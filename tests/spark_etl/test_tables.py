@@ -97,6 +97,19 @@ def test_a_byte_changed_in_what_had_been_read_is_noticed(run: Path, tmp_path: Pa
     assert rows(out, "damage") == [] and len(rows(out, "deliveries")) == 13 * 3 + 9 * 3
 
 
+def test_tasks_of_spark_read_the_same(spark: Any, run: Path, tmp_path: Path):
+    """As they do for large runs; what stands at the end of one segment is new to them later."""
+    path = segment(run, 1)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    for left in (data[: len(data) * 2 // 3], data):
+        path.write_bytes(left)
+        here, there = extract(run, tmp_path / "here"), extract(run, tmp_path / "there", spark)
+        assert (here.bytes_read, here.manifest.rows()) == (there.bytes_read, there.manifest.rows())
+        assert [*here.manifest.segments] == [*there.manifest.segments]
+        assert everything(tmp_path / "here") == everything(tmp_path / "there")
+
+
 def test_a_copied_run_is_compared_and_not_read(run: Path, tmp_path: Path):
     out = tmp_path / "out"
     extract(run, out)
