@@ -76,6 +76,7 @@ class GroupClocks:
         """The process joins this epoch: what was told in it, by the members of its view, counts from now on."""
         self.epoch, self.length = epoch, length
         self._clocks = {p: self._clocks.get(p, 0) for p in self._views.of[epoch.view]}
+        self._reckon()  # without those who are removed it may be higher, and no clock need rise any more
         self.leader_clock, self._report = leader_clock, (0, 0)
         future, self._future = self._future, {}
         for process, later in future.items():

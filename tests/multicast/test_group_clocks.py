@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multicast.membership import Views
+from multicast.membership import Change, Views
 from multicast.parts.group_clocks import GroupClocks
-from multicast.types import Ballot
+from multicast.types import VIEW_BITS, Ballot
 
 FIRST, SECOND = Ballot(1, 0), Ballot(2, 1)
 
@@ -33,6 +33,18 @@ def test_a_report_of_a_later_epoch_counts_once_that_epoch_is_joined() -> None:
     assert (known.quorum_clock, known.horizon) == (0, 0)
     known.begin(SECOND, 0, 0)
     assert (known.quorum_clock, known.leader_clock) == (7, 9)
+
+
+def test_in_a_smaller_view_fewer_clocks_are_a_quorum_though_none_of_them_rises() -> None:
+    views = Views(range(2))
+    known = GroupClocks(views, FIRST)
+    known.report(0, FIRST, 9, 0)
+    known.report(1, FIRST, 7, 0)
+    assert known.quorum_clock == 7
+    views.change(Change(0, False, 1))
+    known.begin(Ballot((1 << VIEW_BITS) + 2, 0), 0, 0)
+    known.report(0, FIRST, 9, 0)
+    assert known.quorum_clock == 9
 
 
 def test_a_leaders_clock_counts_once_its_proposals_are_here() -> None:

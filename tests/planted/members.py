@@ -5,6 +5,7 @@ from __future__ import annotations
 from multicast.membership import Views
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.founding import FoundedGroups
+from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.leadership import Leadership
 from multicast.parts.rejoin import Rejoin
 from multicast.protocols.primcast import PrimCast
@@ -158,6 +159,11 @@ class ToldViewNotBegun(WhiteBox):
 @rewrite("_ask_strangers", "if strangers:", "if False:", part=FoundedGroups)
 class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""
+
+
+@rewrite("begin", "self._reckon()", "pass", part=GroupClocks)
+class QuorumClockOfTheViewBefore(PrimCast):
+    """Those who stay have clocks that are a quorum now, and none of them rises: nothing more is delivered."""
 
 
 HARMLESS = (Planted(PresentViewAcknowledges),)
