@@ -26,8 +26,8 @@ from multicast.protocol import Handler, Outbox, PeerError
 from multicast.types import AppMessage, MessageId, ProcessId
 
 _KEY = b"e"
-_WINDOW_MIN, _WINDOW_MAX = 8, 32
-"""How many casts are sent again at once."""
+_WINDOW_MIN, _WINDOW_MAX = 4, 32
+"""How many casts are sent again at once. Both sides of a link tell that it was reset."""
 
 
 class Ready(msgspec.Struct, array_like=True, tag=11, gc=False):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from multicast.parts.delivered import DeliveredLog
-from multicast.parts.stamps import Entry
+from multicast.parts.stamps import Entry, EntryState
 from multicast.parts.window import Window
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
@@ -36,6 +36,14 @@ class KnownCopies:
         can still know."""
         known = self._log.known(message_id)
         return known[1] if known is not None and not self._window.is_new_copy(message_id, ts, known[0]) else 0
+
+    def is_past(self, state: EntryState) -> bool:
+        """Whether this process has delivered this message of a T, and settled and forgotten it since: for an id so old
+        the stamp decides, as nothing is delivered before what T has below it."""
+        stamp = Timestamp(state.ts, self._group)
+        if state.position or stamp > self._log.timestamp or self._log.known(state.message.id) is not None:
+            return False
+        return self._log.may_have_forgotten(state.message.id, stamp)
 
     def destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
         """Of a message that was delivered then and is not settled (`DeliveredLog.restore`)."""

@@ -1,4 +1,6 @@
-"""Payloads that a process lacks of messages that others have: it asks who has told it of the message last.
+"""Payloads that a process lacks of messages that others have: it asks who has told it of the message last. Who has
+told of it, and dropped and forgotten it since, answers with a Known at ZERO: then only the asker has it still, or
+somebody tells of it again.
 
 message   from -> to                         durable before it leaves
 Want      process -> who told of a message   -
@@ -17,7 +19,7 @@ from multicast.parts.delivered import Known
 from multicast.parts.retries import AT_MOST_IDS, Retries, in_questions, resendable
 from multicast.parts.submissions import Copies
 from multicast.protocol import Handler, Outbox
-from multicast.types import AppMessage, MessageId, ProcessId, Timestamp
+from multicast.types import ZERO, AppMessage, MessageId, ProcessId, Timestamp
 
 
 class Want(msgspec.Struct, array_like=True, tag=109, gc=False):
@@ -78,6 +80,8 @@ class Payloads:
                 found.append(message)
             elif (settled := self._settled_at(message_id)) is not None:
                 out.send((sender,), Known(message_id, settled))
+            elif not self._lacks(message_id):
+                out.send((sender,), Known(message_id, ZERO))
         copies = resendable(found)
         if copies:
             out.send((sender,), Copies(copies))

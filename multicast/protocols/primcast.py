@@ -88,7 +88,7 @@ from multicast.parts.stamps import Entry, EntryState, Stamp
 from multicast.parts.submissions import Asked, Copies, Lacked, Submissions
 from multicast.parts.window import Window
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
-from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _ABANDONED_RETRIES = 20
 
@@ -518,8 +518,12 @@ class PrimCast(MulticastProtocol):
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """The sender's group has delivered the message, so nobody need repeat it. If it is undelivered here, this
         process is behind, or has forgotten its delivery; or that other group has decided it late."""
-        self._submissions.remove(known.id)
         entry = self.entries.get(known.id)
+        if known.final == ZERO:  # it does not know the message any more (parts.payloads)
+            if entry is not None and entry.message is None and entry.epoch is None:
+                self._forget(entry, out)
+            return
+        self._submissions.remove(known.id)
         group = self.topology.group_of[sender]
         if entry is None or entry.position or self.window.is_new_copy(entry.id, entry.ts, known.final):
             return
@@ -569,11 +573,13 @@ class PrimCast(MulticastProtocol):
         return NewState(self.leadership.joined, self.t.reach, self.t.states(), self.clock.value, self.t.length)
 
     def choose(self, votes: dict[ProcessId, Promise]) -> NewState:
-        """Lines 66 and 67: the longest T of the highest current epoch."""
+        """Lines 66 and 67: the longest T of the highest current epoch. Since it was told, this process may have
+        delivered much of it."""
         latest = max(votes.values(), key=lambda vote: (vote.joined, vote.length))
         epoch = self.election.promised
-        kept = [s for s in latest.entries if not self.copies.is_void(s.message.id, s.ts)]
-        states = [s.in_view_of(epoch, s.position or self.copies.delivered_as(s.message.id, s.ts)) for s in kept]
+        copies = self.copies
+        kept = [s for s in latest.entries if not (copies.is_void(s.message.id, s.ts) or copies.is_past(s))]
+        states = [s.in_view_of(epoch, s.position or copies.delivered_as(s.message.id, s.ts)) for s in kept]
         reach = max(vote.reach for vote in votes.values())
         clock = max(vote.clock for vote in votes.values())
         return NewState(epoch, reach, states, clock, latest.length)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from multicast.parts.delivered import DeliveredLog
+import msgspec
+
+from multicast.parts.delivered import LAST_KEY, DeliveredLog
 from multicast.parts.known_copies import KnownCopies
 from multicast.parts.stamps import Entry
 from multicast.parts.window import Window
@@ -72,6 +74,18 @@ def test_what_was_delivered_is_known_until_it_is_dropped_and_after() -> None:
     del one.entries[M.id]
     assert one.copies.settled_at(M.id) == Timestamp(SOON, 1) and not one.copies.lacks_start(M.id)
     assert one.copies.destinations(M.id, Timestamp(SOON, 1)) is None
+
+
+def test_what_was_delivered_and_forgotten_is_past_by_its_stamp() -> None:
+    """Of a vote that was told before: a new leader took it into T again."""
+    one = case()
+    delivered(one)
+    state = held(one, SOON).state()
+    assert not one.copies.is_past(state), "it is known"
+    one.log.restore({LAST_KEY: Timestamp(LATE, 0).encode() + (2).to_bytes(8, "big")}, 2, lambda *_: None)
+    one.log._known.clear()
+    assert one.copies.is_past(state) and not one.copies.is_past(msgspec.structs.replace(state, position=1))
+    assert not one.copies.is_past(msgspec.structs.replace(state, ts=LATE + 1)), "a later copy"
 
 
 def test_a_later_copy_is_not_what_was_delivered() -> None:

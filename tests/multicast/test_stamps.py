@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from multicast.parts.window import Window
 from multicast.protocol import Outbox
 from multicast.simulation.leftovers import held
 from multicast.types import (
+    ZERO,
     AppMessage,
     Ballot,
     GroupId,
@@ -281,6 +283,16 @@ def test_a_payload_is_asked_for_where_it_was_heard_of_last_until_it_is_here() ->
     out.sends.clear()
     payloads.tick(wake, out)
     assert out.sends == [] and payloads.lack(b"m" * 16, 1, wake)
+
+
+@pytest.mark.parametrize("lacks, told", [(True, []), (False, [((2,), Known(b"m" * 16, ZERO), False)])])
+def test_who_has_forgotten_of_what_it_told_says_so(lacks: bool, told: list[Any]) -> None:
+    payloads = Payloads(
+        1_000, random.Random(1), payload=lambda _: None, lacks=lambda _: lacks, settled_at=lambda _: None
+    )
+    out = Outbox()
+    payloads.handlers[Want].call(2, Want([b"m" * 16]), 0, out)
+    assert out.sends == told
 
 
 @pytest.mark.parametrize("here", [True, False])

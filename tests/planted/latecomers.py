@@ -152,6 +152,11 @@ class AsksWhoIsBehind(PrimCast):
     """Who waits asks everybody for deliveries, whether they have any or not."""
 
 
+@rewrite("choose", "or copies.is_past(s)", "")
+class ForgottenInTAgain(PrimCast):
+    """A candidate that has delivered, settled and forgotten a message since it voted takes it into T again."""
+
+
 @rewrite("settled_at", "known is not None and message_id not in self._entries", "known is not None", part=KnownCopies)
 class LaterCopyIsSettled(PrimCast):
     """Who has heard of a later copy of a settled message tells others that this one is settled, too."""

@@ -56,6 +56,11 @@ class QuestionsOfEveryLife(WhiteBox):
 # -- found by `multicast.simulation.leftovers` ------------------------------------------------------------------------
 
 
+@rewrite("_on_want", "elif not self._lacks(message_id):", "elif False:", part=Payloads)
+class ForgottenPayloadWanted(PrimCast):
+    """Who is asked for a payload that it has forgotten is silent: it is asked for ever."""
+
+
 @rewrite("tick", "del self._holders[message_id]", "pass", part=Payloads)
 class HoldersKept(PrimCast):
     """Who has told of a message is remembered when its payload has long come."""
