@@ -270,7 +270,7 @@ class ForgottenTakenUp(PrimCast):
     any more."""
 
 
-@rewrite("choose", "s.position or self.copies.delivered_as(s.message.id, s.ts)", "s.position")
+@rewrite("choose", "s.position or copies.delivered_as(s.message.id, s.ts)", "s.position")
 class VotersDeliveriesAlone(PrimCast):
     """A candidate does not tell what it has delivered of the T that it chooses."""
 
