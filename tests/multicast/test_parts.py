@@ -166,6 +166,23 @@ def test_another_group_hears_of_what_a_quorum_has_delivered() -> None:
     assert [(to, m.watermark) for to, m, _ in out.sends[1:]] == [((3, 4, 5), Timestamp(1, 0))]
 
 
+def test_who_waits_long_for_watermarks_asks_for_them_again_and_again() -> None:
+    """Those who told theirs may have restarted since, or lost what they had sent."""
+    log, out = DeliveredLog(0, Topology.grid(2, 2), 1_000, 0), Outbox()
+    log.add(b"m" * 16, (0, 1), Timestamp(1, 0), out)
+    log.durable(1, out)
+    asked: list[tuple[int, tuple[int, ...]]] = []
+    for now in range(0, 40_000, 1_000):
+        out.sends.clear()
+        log.tick(now, out)
+        asked += [(now, tuple(to)) for to, told, _ in out.sends if told.ask]
+    assert {to for _, to in asked} == {(1,), (2, 3)} and 4 <= len(asked) <= 8
+    for peer in (1, 2, 3):
+        log.report(peer, Timestamp(1, 0), out)
+    out.sends.clear()
+    assert log.tick(50_000, out) is None and out.sends == []
+
+
 def test_the_id_of_a_late_copy_is_known_until_that_one_is_settled_too() -> None:
     second, identity = 1_000_000, b"m" * 16
     log, out = DeliveredLog(0, Topology.grid(1, 3), 100, second), Outbox()
