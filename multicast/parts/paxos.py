@@ -468,19 +468,19 @@ class Paxos:
         if now < self._resend_at:
             return  # a heartbeat for who has just come back
         self._resend_at = now + self.heartbeat_us
-        decided, proposed = self._beaten
-        self._beaten = (self.decided, self._next)
+        (decided, proposed), self._beaten = self._beaten, (self.decided, self._next)
         if decided == self.decided:
             self._lost_below, self._resend_max = max(self._lost_below, proposed), _RESENT_MIN
         else:
             self._resend_max = min(2 * self._resend_max, _RESENT_MAX)
         size = 0
         for instance in range(self.decided + 1, min(self._lost_below, self.decided + 1 + self._resend_max)):
+            if size >= self._batch_bytes:
+                break
             self._resent = instance
             entry = self.instances.accepted.get(instance)
-            if entry is not None and entry[0] == self.promised and size < self._batch_bytes:
-                heard = self.instances.voters(instance, self.promised)
-                silent = tuple(p for p in others if p not in heard)
+            if entry is not None and entry[0] == self.promised:
+                silent = tuple(p for p in others if p not in self.instances.voters(instance, self.promised))
                 out.send(silent, Accept(self.promised, instance, entry[1], self.decided))
                 size += _ACCEPT_BYTES + sum(map(len, entry[1]))
 

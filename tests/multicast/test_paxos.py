@@ -298,6 +298,17 @@ def test_a_leader_that_hears_of_a_loss_sends_again_with_its_next_heartbeat() -> 
     assert values(world) == [[m]] * 3
 
 
+def test_lost_accepts_of_which_few_go_at_once_follow_one_another_at_once() -> None:
+    """Not a heartbeat apart."""
+    world = group(portion_bytes=1, instances_max=8)
+    world.advance(SECOND)
+    ids = [world.submit(0, 0) for _ in range(6)]
+    world.lose_link(0, 1)
+    world.lose_link(0, 2)
+    world.advance(world.protocol(0).options.heartbeat_us)
+    assert values(world) == [ids] * 3
+
+
 def test_dropped_instances_are_gone_and_who_asks_for_them_learns_so() -> None:
     world = group()
     isolate(world, 2)
