@@ -151,7 +151,7 @@ class Paxos:
         self.instances_max = instances_max
         self.values_max = values_max
         self.portion_bytes = options.portion_bytes
-        self.look_ahead = options.early_max + instances_max  # the leader knows decisions before its members do
+        self.look_ahead = max(options.early_max, _RESENT_MIN) + instances_max  # the leader is ahead of its members
         self._batch_bytes = min(_BATCH_BYTES, options.portion_bytes)
         self._deadlines = Deadlines({"fetch": self._fetch_if_behind, "return": self._return_if_due})
         self.election: Election[Promise] = Election(

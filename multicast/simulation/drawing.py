@@ -24,6 +24,8 @@ SIZES = ("small", "large")
 _LARGE_SHARE = 0.05
 _SLOWED = ("delay", "slow_fsync")
 _BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us", "clock_probe_us")
+LINKS = 200
+"""Of 14 processes; where there are more, everybody who tells everybody needs more frames."""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +38,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     long faults last, and how far they are apart, as a share of what `faults` draws. delays: the most that a message
     usually takes. fsyncs: how long a sync takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames,
     catch_up_bytes: of `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of
-    the span. patience: after which time a client that insists tries again. frames_max: of `Network`.
+    the span. patience: after which time a client that insists tries again. frames_max: of a `Network` of `LINKS`.
     """
 
     groups: tuple[int, ...]

@@ -140,7 +140,9 @@ class Run:
             on_lost_disk=lambda node: self.dropping.lost_disk(node),
             name=settings.replay(name, seed),
         )
-        self.world.network.frames_max = self.size.frames_max * max(1, self.messages // self.size.messages[-1])
+        longer = max(1, self.messages // self.size.messages[-1])
+        links = len(self.topology.processes) ** 2
+        self.world.network.frames_max = self.size.frames_max * longer * max(1, links // drawing.LINKS)
         self.world.recovery = RecoveryCheck(self._spare, f"{protocol.__name__}/{seed}")
         self.dropping = Dropping(f"{name}/{seed}")
         self.dropping.active = self.dropping.active and not self._changes  # who is added needs all deliveries
