@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ JAVA_MAJOR_MIN = 17
 
 SMALL_INPUT_BYTES = 512 * 1024 * 1024
 """Journals up to this size are audited without optimising queries at run time or compiling them all the way: for a run
-of 100 records that was half of the processor time."""
+of 100 records that was half of the processor time, and for a stale read of five million transactions it was a third.
+Larger ones, too, until many of their rows must be queried."""
+END_SECONDS = 30
+"""For Java, when it has nothing more to do."""
 
 _SMALL_JVM = " -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 _SOON_OVER = " -XX:TieredStopAtLevel=1"
@@ -107,6 +110,40 @@ def spark_session(
         with suppress(Exception):  # Java may have gone, before this program noticed what ended both
             spark.stop()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def sessions(
+    directory: Path, master: str, memory: str, input_bytes: int
+) -> Iterator[tuple[Any, Callable[[], Any] | None]]:
+    """A session that starts soon and plans soon, and, for much input, how to get one in its place in which queries of
+    many rows are soon done. It is over with the block. CannotStart, also of the second."""
+    with ExitStack() as stack:
+
+        def heavier() -> Any:
+            stack.close()
+            _end_java()
+            return stack.enter_context(spark_session(directory, master, memory, input_bytes))
+
+        spark = stack.enter_context(spark_session(directory, master, memory))
+        yield spark, heavier if input_bytes > SMALL_INPUT_BYTES else None
+
+
+def _end_java() -> None:
+    """What is started next has a Java of its own, with other options; under spark-submit there is one for all."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    java: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if java is None or java.stdin is None:
+        return
+    gateway.shutdown()
+    java.stdin.close()  # then it ends
+    with suppress(subprocess.TimeoutExpired):
+        java.wait(END_SECONDS)
+    java.kill()
+    java.wait()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def _classes(kept: Path, keep: Path | None) -> str:

@@ -7,9 +7,10 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,7 @@ from spark_etl.ingest.sources import Unreadable
 from spark_etl.ingest.tables import alone, check_tables, load_manifest
 from spark_etl.page import run as run_page
 from spark_etl.report import Report, from_json, to_json
-from spark_etl.session import check_java, spark_session
+from spark_etl.session import check_java, sessions, spark_session
 from spark_etl.watch import Round, Watch
 
 Progress = Callable[[str], None]
@@ -67,19 +68,24 @@ class Stages:
         self.progress("extracting, and starting Spark")
         with ThreadPoolExecutor(1) as aside:
             extraction: Future[Extraction] = aside.submit(extract, self.run, self.out)
-            with spark_session(self.out, self.master, self.memory, self._size()) as spark:
+            with self._sessions(self._size()) as (spark, heavier):
                 self.progress(_said(extraction.result()))
-                return self._check(spark, expect_history)
+                return self._check(spark, heavier, expect_history)
 
     def _audit_in_spark(self, expect_history: bool) -> Report:
         self.progress("starting Spark")
-        with spark_session(self.out, self.master, self.memory, self._size()) as spark:
+        with self._sessions(self._size()) as (spark, heavier):
             self.progress("extracting")
             self.progress(_said(extract(self.run, self.out, spark)))
-            return self._check(spark, expect_history)
+            return self._check(spark, heavier, expect_history)
 
-    def _check(self, spark: SparkSession, expect_history: bool) -> Report:
-        audit = Audit(spark, self.run, self.out, expect_history=expect_history, progress=self.progress)
+    def _sessions(self, size: int) -> AbstractContextManager[tuple[Any, Callable[[], Any] | None]]:
+        return sessions(self.out, self.master, self.memory, size)
+
+    def _check(self, spark: SparkSession, heavier: Callable[[], SparkSession] | None, expect_history: bool) -> Report:
+        audit = Audit(
+            spark, self.run, self.out, expect_history=expect_history, progress=self.progress, heavier=heavier
+        )  # fmt: skip
         return audit.check_all(self._began)
 
     def extract(self) -> str:
@@ -87,13 +93,13 @@ class Stages:
         size = self._size()
         with alone(self.run, self.out):
             if size > SMALL_EXTRACTION_BYTES:
-                return self._extract_in_spark(size)
+                return self._extract_in_spark()
             return _said(extract(self.run, self.out))
 
-    def _extract_in_spark(self, size: int) -> str:
+    def _extract_in_spark(self) -> str:
         check_java()
         self.progress("starting Spark")
-        with spark_session(self.out, self.master, self.memory, size) as spark:
+        with spark_session(self.out, self.master, self.memory) as spark:
             self.progress("extracting")
             return _said(extract(self.run, self.out, spark))
 
@@ -105,8 +111,8 @@ class Stages:
         check_java()
         size = sum(path.stat().st_size for path in self.out.glob("journal/**/*.parquet"))
         self.progress("starting Spark")
-        with alone(self.run, self.out), spark_session(self.out, self.master, self.memory, size) as spark:
-            return self._check(spark, expect_history)
+        with alone(self.run, self.out), self._sessions(size) as (spark, heavier):
+            return self._check(spark, heavier, expect_history)
 
     def last(self) -> Report:
         """What the last check found."""

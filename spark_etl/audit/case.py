@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -47,8 +45,8 @@ _FOUNDATIONS = (
 class Case:
     """See `runner.Audit`, which is one. Properties are found in turn; some rest on what was found before.
 
-    manifest: which tables; if it is not given, all that the extraction left. excused: how many answers to
-    clients the journals lack, for a reason.
+    manifest: which tables; if it is not given, all that the extraction left. heavier: see `session.sessions`. excused:
+    how many answers to clients the journals lack, for a reason.
     """
 
     def __init__(
@@ -59,8 +57,10 @@ class Case:
         expect_history: bool,
         progress: Progress | None,
         manifest: tables.Manifest | None = None,
+        heavier: Callable[[], SparkSession] | None = None,
     ):
         self.spark = spark
+        self._heavier = heavier
         self.out = out
         self.manifest = manifest
         self.expect_history = expect_history
@@ -100,6 +100,8 @@ class Case:
         self.shards = list(self.inputs.shards)[: relations.SHARDS_MAX]
         self.progress("certifying")
         self.proof = self._certify()
+        if self._heavier and self.proof.queried(self.counts) > PLANNED_ROWS:
+            self.spark = self.opened.spark = self._heavier()
         if self.proof.near:
             self._look_near()
         agreed = self.proof.holds(*LOGS)
@@ -141,16 +143,7 @@ class Case:
         """The frames are of what is near suspects, nothing else being suspect."""
         if sum(self.proof.near.values()) <= PLANNED_ROWS:
             self._meanwhile.enter_context(of_few_rows(self.spark))
-        into, rows = self.out / NEAR, Counter[str]()
-        for name, count in self.proof.near.items():
-            rows[Path(name).parent.name.removeprefix("table=")] += count
-        files = dict.fromkeys(self.proof.near, (0, 0))  # which nobody compares
-        cut = tables.SourceState(NEAR, tables.NEVER, rows=dict(rows), files=files)
-        tables.write_empty(into)
-        whole = self.opened.manifest
-        self._near = tables.Tables(
-            self.spark, into, msgspec.structs.replace(whole, segments={}, histories={NEAR: cut}, traces={})
-        )
+        self._near = self.opened.cut_out(NEAR, self.proof.near)
 
     # -- frames, made when a check needs them -------------------------------------------------------------------------
 

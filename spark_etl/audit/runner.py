@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -75,7 +75,7 @@ class Audit(Case):
     run: the run's directory. out: where the Parquet tables go (`journal`, `history`); replaced if they exist.
     parts: which groups of properties to check.
     expect_history: without a client history some properties are "not determined"; False: "not applicable".
-    manifest: see `Case`.
+    manifest, heavier: see `Case`.
     """
 
     def __init__(
@@ -88,8 +88,11 @@ class Audit(Case):
         expect_history: bool = True,
         progress: Progress | None = None,
         manifest: tables.Manifest | None = None,
+        heavier: Callable[[], SparkSession] | None = None,
     ):
-        super().__init__(spark, out, expect_history=expect_history, progress=progress, manifest=manifest)
+        super().__init__(
+            spark, out, expect_history=expect_history, progress=progress, manifest=manifest, heavier=heavier
+        )  # fmt: skip
         self.directory = run
         self.parts = parts
         self.wants_course = "course" in parts
@@ -139,16 +142,9 @@ class Audit(Case):
         }
         seconds = round(time.monotonic() - began, 3)
         return Report(
-            str(self.directory),
-            self.properties,
-            inputs.problems,
-            self.notes,
-            summary,
-            seconds,
-            course=self.course,
-            models=self.models,
-            strongest=strongest(self.models),
-        )
+            str(self.directory), self.properties, inputs.problems, self.notes, summary, seconds,
+            course=self.course, models=self.models, strongest=strongest(self.models),
+        )  # fmt: skip
 
     def _prove(self) -> None:
         """The logs' lines behind every example."""

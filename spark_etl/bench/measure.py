@@ -26,7 +26,7 @@ from spark_etl.audit.runner import Audit
 from spark_etl.bench.inputs import Shape, generate
 from spark_etl.ingest.tables import Tables
 from spark_etl.report import VIOLATED
-from spark_etl.session import check_java, spark_session
+from spark_etl.session import check_java, sessions
 
 Progress = Callable[[str], None]
 
@@ -91,18 +91,18 @@ def run(shape: Shape, directory: Path | None, master: str, memory: str, progress
             manifest = aside.submit(generate, shape, out).result()
         watch.next("starting Spark")
         large = 2**40 if shape.transactions > 20_000 else 0
-        with _watch(out / "tmp") as peak, spark_session(out, master, memory, large) as spark:
-            audit = Audit(spark, out, out, progress=watch.next)
+        with _watch(out / "tmp") as peak, sessions(out, master, memory, large) as (spark, heavier):
+            audit = Audit(spark, out, out, progress=watch.next, heavier=heavier)
             watch.next("opening")
             report = audit.check_all()
             watch.next("")
             checks = [value for name, value in watch.spent.items() if name not in BEFORE]
             watch.spent[ALL] = sum(seconds for seconds, _ in checks), sum(processor for _, processor in checks)
             watch.next(WARM)
-            Audit(spark, out, out).check_all()
+            Audit(audit.spark, out, out).check_all()
             peaks = {name: value // 1_000_000 for name, value in peak.items()}
             watch.next(SCAN)
-            _scan(Tables(spark, out, manifest))
+            _scan(Tables(audit.spark, out, manifest))
             watch.next("")
         tables = _size(out)
     spent = watch.spent

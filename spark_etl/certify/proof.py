@@ -31,7 +31,7 @@ histories each line of which could be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -117,6 +117,10 @@ class Proof(msgspec.Struct):
         """It is not proved."""
         self.proved.discard(name)
         self.why[name] = why
+
+    def queried(self, rows: Mapping[str, int]) -> int:
+        """Of how many rows Spark is asked what is wrong. rows: of each table."""
+        return sum(self.near.values()) or (sum(rows.values()) if self.why else 0)
 
     def holds(self, *names: str) -> bool:
         """Whether all of these are proved."""

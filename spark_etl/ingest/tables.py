@@ -17,7 +17,7 @@ import fcntl
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -262,6 +262,18 @@ class Tables:
         self.out = out
         self.manifest = manifest
         self.counts = manifest.rows()
+
+    def cut_out(self, name: str, files: Mapping[str, int]) -> Tables:
+        """What was cut out of these into the directory `name` beside them: files, with their rows."""
+        rows = Counter[str]()
+        for file, count in files.items():
+            rows[Path(file).parent.name.removeprefix("table=")] += count
+        nobodys = dict.fromkeys(files, (0, 0))  # seals, which nobody compares
+        cut = SourceState(name, NEVER, rows=dict(rows), files=nobodys)
+        into = self.out / name
+        write_empty(into)
+        manifest = msgspec.structs.replace(self.manifest, segments={}, histories={name: cut}, traces={})
+        return Tables(self.spark, into, manifest)
 
     def frame(self, table: str) -> DataFrame:
         """A table of `schemas.TABLES`, "history", "watched" or "frames"."""

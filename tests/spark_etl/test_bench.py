@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from spark_etl import session
 from spark_etl.bench import inputs, measure, rows
 from spark_etl.bench.inputs import Shape, generate
 from spark_etl.certify.proof import PRECEDENCE, READS
@@ -22,10 +23,10 @@ def test_its_input_is_correct_and_fails_the_certificate_of_real_time(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     @contextmanager
-    def session(*args: object) -> Iterator[Any]:
+    def shared(*args: object) -> Iterator[Any]:
         yield spark
 
-    monkeypatch.setattr(measure, "spark_session", session)
+    monkeypatch.setattr(session, "spark_session", shared)
     shape = Shape(400, shards=2, replicas=2, hot=0.3)
     result = measure.run(shape, tmp_path, "local[2]", "1g", lambda text: None)
     assert result.verdict == "valid" and measure.exit_code(result) == 0

@@ -117,6 +117,27 @@ with spark_session(pathlib.Path(sys.argv[2])) as spark:
 """
 
 
+TWO = """
+import sys, pathlib
+from spark_etl import session
+session.SMALL_INPUT_BYTES = 0
+def options(spark):
+    java = spark.sparkContext._gateway.proc
+    print(spark.range(5).count(), "TieredStopAtLevel=1" in pathlib.Path(f"/proc/{java.pid}/cmdline").read_text())
+    return java
+with session.sessions(pathlib.Path(sys.argv[1]), "local[1]", "1g", 1) as (spark, heavier):
+    first = options(spark)
+    second = options(heavier())
+    print(first.poll() is None, second.poll() is None)
+"""
+
+
+def test_much_input_gets_another_java_once_its_rows_are_looked_at(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", TWO, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.splitlines() == ["5 True", "5 False", "False True"]
+    assert [path.name for path in tmp_path.iterdir()] == ["spark.log"]
+
+
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_an_audit_maps_the_classes_that_were_kept(installation: Path, tmp_path: Path):

@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 from kvstore.core.audit import Read
 from multicast import records
 from multicast.records import Completed, Delivered, Started, Stopped
-from spark_etl import schemas, stages
+from spark_etl import schemas, session, stages
+from spark_etl.audit import case
+from spark_etl.audit.runner import Audit
 from spark_etl.ingest import extraction, tables
 from spark_etl.jobs import app
 from spark_etl.report import Report, from_json, to_json
@@ -26,10 +28,11 @@ from tests.spark_etl.runs import MEMBERS, Run, bank_run
 @pytest.fixture(autouse=True)
 def shared_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def session(*args: object) -> Iterator[Any]:
+    def shared(*args: object) -> Iterator[Any]:
         yield spark
 
-    monkeypatch.setattr(stages, "spark_session", session)
+    monkeypatch.setattr(stages, "spark_session", shared)
+    monkeypatch.setattr(session, "spark_session", shared)
 
 
 def call(*arguments: object) -> tuple[int, str]:
@@ -55,6 +58,25 @@ def violated_run() -> Run:
 
 def load(path: Path) -> Report:
     return from_json(path.read_bytes(), str(path))
+
+
+@pytest.mark.parametrize("rows, asked", [(0, [1]), (10_000, [])])
+def test_of_many_rows_a_session_is_asked_for_that_is_fast(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, asked: list[int]
+):
+    """Once it is known that they must be looked at."""
+    monkeypatch.setattr(case, "PLANNED_ROWS", rows)
+    found: list[int] = []
+
+    def heavier() -> Any:
+        found.append(1)
+        return spark
+
+    for run, verdict in ((bank_run(), "valid"), (violated_run(), "violated")):
+        directory, out = run.write(tmp_path / verdict), tmp_path / f"{verdict}-out"
+        report = Audit(spark, directory, out, parts=("delivery",), heavier=heavier).run()
+        assert report.verdict == verdict
+    assert found == asked
 
 
 def test_the_audit_of_a_correct_run_finds_it_valid(tmp_path: Path):
