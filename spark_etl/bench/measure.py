@@ -101,8 +101,10 @@ def run(shape: Shape, directory: Path | None, master: str, memory: str, progress
             watch.next(WARM)
             Audit(audit.spark, out, out).check_all()
             peaks = {name: value // 1_000_000 for name, value in peak.items()}
+            watch.next("")
+            fast = heavier() if heavier is not None else audit.spark
             watch.next(SCAN)
-            _scan(Tables(audit.spark, out, manifest))
+            _scan(Tables(fast, out, manifest))
             watch.next("")
         tables = _size(out)
     spent = watch.spent
