@@ -182,7 +182,8 @@ def test_who_was_removed_answers_whom_it_knows(sender: ProcessId, told: int) -> 
     topology, views = Topology({0: (0, 1, 2)}, {1: FOUNDED}), Views((0, 1, 2))
     assert views.change(Change(0, False, 0), 1)
     process = PrimCast(0, topology_of(topology, 0), PrimCast.specification.options(), random.Random(1))
-    process.on_start(Saved({view_key(0, 1): views.encode(1), b"X": b""}), 1, Outbox())
+    begun = (1).to_bytes(4, "big")
+    process.on_start(Saved({view_key(0, 1): views.encode(1), b"B": begun, b"X": b""}), 1, Outbox())
     assert process.role() == REMOVED
     process.on_message(sender, Asked([new_message_id(1, 1)]), 1, out := Outbox())
     assert [type(message) for _, message, *_ in out.sends] == [ViewIs] * told
