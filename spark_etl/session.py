@@ -107,9 +107,11 @@ def spark_session(
             raise KeyboardInterrupt
         yield spark
     finally:
-        with suppress(Exception):  # Java may have gone, before this program noticed what ended both
-            spark.stop()
-        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            with suppress(Exception):  # Java may have gone, before this program noticed what ended both
+                spark.stop()
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager

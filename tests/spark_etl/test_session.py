@@ -40,19 +40,29 @@ def test_an_interruption_that_ends_java_too_is_no_failure_to_start(
 
 
 class Gone:
-    """A session whose Java has ended."""
+    """A session whose Java has ended, or during whose end this happens."""
+
+    def __init__(self, why: BaseException):
+        self._why = why
 
     def stop(self) -> None:
-        raise ConnectionRefusedError("Connection refused")
+        raise self._why
 
 
 @pytest.mark.parametrize("why", [KeyboardInterrupt, ValueError])
 def test_who_ends_when_java_has_gone_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(session, "_start", lambda *_: Gone())
+    monkeypatch.setattr(session, "_start", lambda *_: Gone(ConnectionRefusedError("Connection refused")))
     with pytest.raises(why), session.spark_session(tmp_path):
         raise why
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_of_its_end_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(session, "_start", lambda *_: Gone(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt), session.spark_session(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
     assert list(tmp_path.iterdir()) == []
 
 
