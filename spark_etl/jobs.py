@@ -451,6 +451,8 @@ def _failures_of_spark() -> tuple[type[Exception], ...]:
 def _cause(text: str) -> str:
     """The line that says why, of a failure of Spark's."""
     first, *others = text.strip().splitlines() or [""]
+    if "exception was thrown from the Python worker" in first:  # and its stack trace follows
+        return next((line for line in others if line[:1].strip() and not line.startswith("Traceback ")), first)
     return others[0].lstrip(": ") if others and first.startswith("An error occurred while calling") else first
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kvstore.core.audit import Read
 from multicast import records
 from multicast.records import Completed, Delivered, Started, Stopped
-from spark_etl import schemas, session, stages
+from spark_etl import jobs, schemas, session, stages
 from spark_etl.audit import case
 from spark_etl.audit.runner import Audit
 from spark_etl.ingest import extraction, tables
@@ -235,3 +235,20 @@ def test_the_examples_of_the_readme_run(
     assert lag.count("\n|    0|") == 2 and "|mistaken" in lag.replace(" ", "")
     assert "stale-read" in own and "the order says 0-2" in own
     assert "|mine   |violated|" in judged and "G-single-realtime" in judged
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("An error occurred while calling o1.collect.\n: java.lang.OutOfMemoryError: heap\n\tat x", "java.lang.OutOfM"),
+        (
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File x\n    w()\n"
+            "    ^\nOSError: No space left on device\n\nDuring handling:\nValueError",
+            "OSError: No space left on device",
+        ),
+        ("An exception was thrown from the Python worker:", "An exception was thrown from the Python worker:"),
+        ("Job aborted", "Job aborted"),
+    ],
+)  # fmt: skip
+def test_what_failed_in_spark_is_told_in_a_line(text: str, said: str) -> None:
+    assert jobs._cause(text).startswith(said) and "\n" not in jobs._cause(text)
