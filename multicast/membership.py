@@ -302,7 +302,7 @@ class Membership(Topology):
         known = {process for members in self.views[group].of.values() for process in members}
         return sorted([process for process in self.met - known if self.group_of[process] == group])
 
-    def restore(self, values: Mapping[bytes, bytes], own: GroupId, begun: int | None) -> None:
+    def restore(self, values: Mapping[bytes, bytes], own: GroupId, begun: int) -> None:
         """All views, as they were put under `view_key`. own: the process's group; begun: see `Views.restore`."""
         for group, views in self.views.items():
             key = view_key(group, 0)[:-4]

@@ -54,8 +54,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     pending_max: undelivered messages at one process beyond which `on_submit` raises Overloaded.
     portion_bytes: about how much one message carries of what may be large: a state, a log, a repair, a batch of values.
         The rest follows in further ones.
-    early_max: how many messages, votes or instances a process keeps that came before their turn. It drops what exceeds
-        that, and asks for it when it is due.
+    early_max: how many messages, votes or instances a process keeps that came before their turn (of instances a few in
+        any case). It drops what exceeds that, and asks for it when it is due.
     drawn: (no option) the values from which the simulator draws an option for a random run. It draws what is above, and
         the pace of every `*_us`, by itself.
     """

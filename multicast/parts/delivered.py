@@ -56,7 +56,8 @@ _BUCKETS = 16
 
 
 class Known(msgspec.Struct, array_like=True, tag=101, gc=False):
-    """This message was delivered here, at this timestamp, and needs nothing any more."""
+    """This message was delivered here, at this timestamp, and needs nothing any more. At ZERO: so long ago that I do
+    not know it (parts.payloads)."""
 
     id: MessageId
     final: Timestamp

@@ -1,6 +1,6 @@
 """Payloads that a process lacks of messages that others have: it asks who has told it of the message last. Who has
-told of it, and dropped and forgotten it since, answers with a Known at ZERO: then only the asker has it still, or
-somebody tells of it again.
+told of it, and dropped and forgotten it since, answers with a Known at ZERO: then the asker forgets it, too. Whoever
+still waits for the message tells of it again, and has it.
 
 message   from -> to                         durable before it leaves
 Want      process -> who told of a message   -

@@ -30,7 +30,8 @@ Progress = Callable[[str], None]
 
 NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is empty"
 PLANNED_ROWS = 1_000_000
-"""An audit of up to so many rows takes most of its time to plan. More of them are kept smaller if they are cached."""
+"""An audit of up to so many rows takes most of its time to plan. More of them are kept smaller if they are cached, and
+of a large run they are queried in a heavier session."""
 
 NEAR = "near"
 """Where the tables of what is near suspects are, in the directory of all."""
@@ -101,6 +102,7 @@ class Case:
         self.progress("certifying")
         self.proof = self._certify()
         if self._heavier and self.proof.queried(self.counts) > PLANNED_ROWS:
+            self.progress("starting Spark anew, for many rows")
             self.spark = self.opened.spark = self._heavier()
         if self.proof.near:
             self._look_near()
