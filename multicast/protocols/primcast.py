@@ -578,7 +578,7 @@ class PrimCast(MulticastProtocol):
         latest = max(votes.values(), key=lambda vote: (vote.joined, vote.length))
         epoch = self.election.promised
         copies = self.copies
-        kept = [s for s in latest.entries if not (copies.is_void(s.message.id, s.ts) or copies.is_past(s))]
+        kept = [s for s in latest.entries if not copies.is_void(s.message.id, s.ts)]
         states = [s.in_view_of(epoch, s.position or copies.delivered_as(s.message.id, s.ts)) for s in kept]
         reach = max(vote.reach for vote in votes.values())
         clock = max(vote.clock for vote in votes.values())
@@ -595,8 +595,11 @@ class PrimCast(MulticastProtocol):
         self._primarys_position = 0
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
-        """Take a message of another process's T into T, at its place."""
-        if self.copies.delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
+        """Take a message of another process's T into T, at its place, unless this process has delivered it."""
+        copies = self.copies
+        if copies.delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
+            return
+        if copies.is_past(state):
             return
         entry = self.t.pending(state.message.id, now)
         entry.take(state.message)

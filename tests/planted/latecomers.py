@@ -152,9 +152,10 @@ class AsksWhoIsBehind(PrimCast):
     """Who waits asks everybody for deliveries, whether they have any or not."""
 
 
-@rewrite("choose", "or copies.is_past(s)", "")
+@rewrite("_take", "if copies.is_past(state):", "if False:")
 class ForgottenInTAgain(PrimCast):
-    """A candidate that has delivered, settled and forgotten a message since it voted takes it into T again."""
+    """Who has delivered, settled and forgotten a message that is in the T of a new primary, or in that of which it is
+    to be one, takes it into T again."""
 
 
 @rewrite("settled_at", "known is not None and message_id not in self._entries", "known is not None", part=KnownCopies)
