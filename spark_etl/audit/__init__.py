@@ -5,5 +5,7 @@
     answered     what clients were told
     guarantees   sessions, keys, and the table of consistency models
     course       what happened when
+    ahead        what checks find, some of it before their turn, beside the others
+    traced       what a simulated run's trace says
     evidence     the log lines behind a violation
 """

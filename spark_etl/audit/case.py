@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_etl.audit import course
+from spark_etl.audit.ahead import Ahead, Found
 from spark_etl.certify.proof import CLIENTS, HISTORY, LOGS, READS, VALUES, Proof
 from spark_etl.certify.proving import prove
 from spark_etl.certify.source import Source, source
@@ -23,19 +24,16 @@ from spark_etl.frames.columns import absent
 from spark_etl.ingest import base, tables
 from spark_etl.ingest.inputs import Inputs, Top, understand
 from spark_etl.ingest.journals import MOVED_TO
-from spark_etl.report import EXAMPLES, NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, Course, Property, Violation
-from spark_etl.session import of_few_rows
+from spark_etl.report import NOT_APPLICABLE, UNDETERMINED, VALID, VIOLATED, Course, Property, Violation
+from spark_etl.session import PLANNED_ROWS, of_rows
 
 Progress = Callable[[str], None]
 
 NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is empty"
-PLANNED_ROWS = 1_000_000
-"""An audit of up to so many rows takes most of its time to plan. More of them are kept smaller if they are cached, and
-of a large run they are queried in a heavier session."""
-
 NEAR = "near"
 """Where the tables of what is near suspects are, in the directory of all."""
 
+_LARGE = ("submitted", "deliveries", "outcomes", "reads", "writes")
 _FOUNDATIONS = (
     "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
     "exactly once", CLIENTS, VALUES,
@@ -75,6 +73,7 @@ class Case:
         self.wants_course = True
         self._graph: DataFrame | None = None
         self._cached: list[DataFrame] = []
+        self.ahead = Ahead()
         self._meanwhile = ExitStack()
 
     # -- input --------------------------------------------------------------------------------------------------------
@@ -104,8 +103,9 @@ class Case:
         if self._heavier and self.proof.queried(self.counts) > PLANNED_ROWS:
             self.progress("starting Spark anew, for many rows")
             self.spark = self.opened.spark = self._heavier()
-        if self.proof.near:
-            self._look_near()
+        if self.proof.near:  # the frames are of what is near suspects, nothing else being suspect
+            self._near = self.opened.cut_out(NEAR, self.proof.near)
+        self._meanwhile.enter_context(of_rows(self.spark, self.rows))
         agreed = self.proof.holds(*LOGS)
         if not agreed:
             self.progress("putting deliveries and outcomes side by side")
@@ -141,19 +141,12 @@ class Case:
             workers, self.source, self.inputs, has_history=self.has_history, width=self.width, into=may, whole=whole
         )
 
-    def _look_near(self) -> None:
-        """The frames are of what is near suspects, nothing else being suspect."""
-        if sum(self.proof.near.values()) <= PLANNED_ROWS:
-            self._meanwhile.enter_context(of_few_rows(self.spark))
-        self._near = self.opened.cut_out(NEAR, self.proof.near)
-
     # -- frames, made when a check needs them -------------------------------------------------------------------------
 
     @cached_property
     def tables(self) -> dict[str, DataFrame]:
         """The large tables of the journals, without what is foreign."""
-        found = {table: self._near.frame(table) for table in ("deliveries", "outcomes", "reads", "writes")}
-        found["submitted"] = self.opened.frame("submitted")
+        found = {table: self._near.frame(table) for table in _LARGE}
         if not self.inputs.foreign:
             return found
         ours = ~F.col("replica").isin(self.inputs.foreign)
@@ -369,9 +362,15 @@ class Case:
         """A part of what the clients noted is missing, or cannot be what they noted."""
         return any(problem.startswith("history/") for problem in self.inputs.problems)
 
+    @property
+    def rows(self) -> int:
+        """How many are queried."""
+        return sum((self.proof.near or self.counts).values())
+
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Computed once. Of few rows it also forgets how it was made: what is made of it is planned without that."""
-        if sum((self.proof.near or self.counts).values()) <= PLANNED_ROWS:
+        """Computed once. Of few rows it also forgets how it was made: what is made of it is planned without that; more
+        of them are smaller if they are cached."""
+        if self.rows <= PLANNED_ROWS:
             return frame.localCheckpoint(eager=False)
         self._cached.append(frame.cache())
         return self._cached[-1]
@@ -431,12 +430,13 @@ class Case:
         missing. skip: why it does not apply."""
         began = time.monotonic()
         self.progress(f"checking {name}")
-        found = frame() if frame is not None and not skip and not self.proof.holds(name) else None
-        shown = found.limit(EXAMPLES + 1).collect() if found is not None else []
-        count = found.count() if found is not None and len(shown) > EXAMPLES else len(shown)
+        found = Found([], 0)
+        if frame is not None and not skip and not self.proof.holds(name):
+            found = self.ahead.look(name, frame)
+        count = found.number
         examples = [
             Violation(r.name, r.sentence, list(r.transactions), list(r.keys), list(r.replicas), list(r.positions))
-            for r in shown[:EXAMPLES]
+            for r in found.rows
         ]
         verdict = VIOLATED if count else NOT_APPLICABLE if skip else UNDETERMINED if blind else VALID
         note = skip or ("nothing is wrong in what could be read." if verdict == UNDETERMINED else "")

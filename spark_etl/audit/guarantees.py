@@ -7,12 +7,13 @@ that found nothing is as good, for sessions whose operations follow one another 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cached_property, partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_etl.audit.ahead import Frame
 from spark_etl.audit.case import Case
 from spark_etl.blackbox.models import BASES, MODELS, PLAIN, SESSION
 from spark_etl.blackbox.solver import HOLDS
@@ -39,8 +40,84 @@ _AT_ONE_TIME = (
 _WITHOUT_CLIENTS = {PLAIN + base for base in BASES}
 
 
-def _given(frame: DataFrame | None) -> Callable[[], DataFrame] | None:
-    return None if frame is None else lambda: frame
+class Frames:
+    """What the checks of this module find, as frames that are made when they are needed."""
+
+    def __init__(self, case: Case):
+        self.case = case
+
+    def by_property(self) -> dict[str, Frame]:
+        """All that there are if nobody but readers is suspect."""
+        frames: dict[str, Frame] = {name: partial(self.of_session, name) for name in SESSIONS}
+        return frames | {PER_KEY: lambda: self.per_key}
+
+    def of_session(self, name: str) -> DataFrame:
+        return self.of_sessions[name]
+
+    @cached_property
+    def seen(self) -> DataFrame:
+        """`sessions.seen`."""
+        case = self.case
+        told = case.operations if case.found(CLIENTS) else None
+        return case.keep(sessions.seen(case.applied_reads, case.writes, told, case.unsure_shards))
+
+    @cached_property
+    def likely(self) -> DataFrame | None:
+        """`sessions.as_likely`; None if there is no doubt."""
+        doubtful = self.seen.where(F.col("low") != F.col("high")).limit(1).collect()
+        return sessions.as_likely(self.seen) if doubtful else None
+
+    @cached_property
+    def sequential(self) -> tuple[DataFrame, str]:
+        """`Case.timeline`, without the processes that are no sessions, and which these are, or empty."""
+        case = self.case
+        overlapping = sessions.overlapping(case.operations)
+        found = overlapping.limit(1).collect()
+        if not found:
+            return case.timeline, ""
+        more = overlapping.count() - 1
+        why = f"process {found[0].process} of {found[0].file} runs several operations at once" + (
+            f", and {more} more do" if more else ""
+        )
+        return case.timeline.join(overlapping, ["file", "process"], "left_anti"), why
+
+    @cached_property
+    def of_sessions(self) -> dict[str, DataFrame]:
+        """By property."""
+        return self._of_sessions(self.seen)
+
+    @cached_property
+    def likely_of_sessions(self) -> dict[str, DataFrame]:
+        """The same, if everybody saw what he likely did; empty if there is no doubt."""
+        return {} if self.likely is None else self._of_sessions(self.likely)
+
+    def _of_sessions(self, seen: DataFrame) -> dict[str, DataFrame]:
+        case = self.case
+        steps = case.timeline if case.proof.holds(TURNS) else self.sequential[0]
+        touched = case.keep(sessions.accesses(steps, seen, case.writes))
+        views = sessions.views(seen, steps, case.writes)
+        frames = (
+            sessions.monotonic_reads(touched),
+            sessions.monotonic_writes(touched, views),
+            sessions.read_your_writes(touched),
+            sessions.writes_follow_reads(touched, views),
+        )
+        return dict(zip(SESSIONS, frames, strict=True))
+
+    @cached_property
+    def per_key(self) -> DataFrame:
+        """Of `PER_KEY`."""
+        return self._per_key(self.seen)
+
+    @cached_property
+    def likely_per_key(self) -> DataFrame | None:
+        """The same, if everybody saw what he likely did; None if there is no doubt."""
+        return None if self.likely is None else self._per_key(self.likely)
+
+    def _per_key(self, seen: DataFrame) -> DataFrame:
+        case = self.case
+        touched = case.keep(sessions.accesses(case.timeline, seen, case.writes))
+        return sessions.linearizable(touched, case.ordered, case.writes, case.unsure_shards)
 
 
 class Guarantees:
@@ -51,8 +128,8 @@ class Guarantees:
     or empty.
     """
 
-    def __init__(self, case: Case, skip: str, blind: bool, certified: bool, no_cycle: str):
-        self.case = case
+    def __init__(self, frames: Frames, skip: str, blind: bool, certified: bool, no_cycle: str):
+        self.case, self.frames = frames.case, frames
         self.skip = skip
         self.blind = blind
         self.certified = certified
@@ -73,12 +150,11 @@ class Guarantees:
         self._per_key()
 
     def _sessions(self) -> None:
-        case = self.case
-        sequential: DataFrame | None = None
+        case, frames = self.case, self.frames
         if case.proof.holds(TURNS):
             inverted, untimed = case.proof.inverted, case.proof.untimed
         else:
-            sequential = self._sequential()
+            sequential, self.no_sessions = frames.sequential
             row = sessions.turns(sequential).collect()[0]
             inverted, untimed = row.inverted, row.untimed
         if self.certified and not inverted:
@@ -91,27 +167,10 @@ class Guarantees:
                 self._note(case.check(name, None, rows, blind=self.blind), self.in_sessions)
             return
         note = f"{inverted:,} operations are ordered before an earlier one of their session"
-        frames, likely_frames = (
-            self._session_frames(case.timeline if sequential is None else sequential, one)
-            for one in (self.seen, self._likely(self.seen))
-        )
-        for name, frame, likely in zip(SESSIONS, frames, likely_frames, strict=True):
-            prop = case.check(name, _given(frame), rows, blind=self.blind)
-            self._doubt(prop, likely)
+        for name in SESSIONS:
+            prop = case.check(name, partial(frames.of_session, name), rows, blind=self.blind)
+            self._doubt(prop, frames.likely_of_sessions.get(name))
             self._note(prop, note if inverted else "")
-
-    def _sequential(self) -> DataFrame:
-        """`Case.timeline`, without the processes that are no sessions."""
-        case = self.case
-        overlapping = sessions.overlapping(case.operations)
-        found = overlapping.limit(1).collect()
-        if not found:
-            return case.timeline
-        more = overlapping.count() - 1
-        self.no_sessions = f"process {found[0].process} of {found[0].file} runs several operations at once" + (
-            f", and {more} more do" if more else ""
-        )
-        return case.timeline.join(overlapping, ["file", "process"], "left_anti")
 
     def _note(self, prop: Property, note: str) -> None:
         if prop.verdict == VALID and self.no_sessions:
@@ -119,29 +178,6 @@ class Guarantees:
         elif prop.verdict == VALID:
             self.case.founded(prop)
         prop.note = prop.note or note
-
-    @cached_property
-    def seen(self) -> DataFrame:
-        """`sessions.seen`."""
-        case = self.case
-        told = case.operations if case.found(CLIENTS) else None
-        return case.keep(sessions.seen(case.applied_reads, case.writes, told, case.unsure_shards))
-
-    def _likely(self, seen: DataFrame) -> DataFrame | None:
-        """`sessions.as_likely`; None if there is no doubt."""
-        return sessions.as_likely(seen) if seen.where(F.col("low") != F.col("high")).limit(1).collect() else None
-
-    def _session_frames(self, steps: DataFrame, seen: DataFrame | None) -> list[DataFrame | None]:
-        if seen is None:
-            return [None] * len(SESSIONS)
-        touched = self.case.keep(sessions.accesses(steps, seen, self.case.writes))
-        views = sessions.views(seen, steps, self.case.writes)
-        return [
-            sessions.monotonic_reads(touched),
-            sessions.monotonic_writes(touched, views),
-            sessions.read_your_writes(touched),
-            sessions.writes_follow_reads(touched, views),
-        ]
 
     def _doubt(self, prop: Property, likely: DataFrame | None) -> None:
         """What is not violated for certain holds if it does in one way in which it may have been."""
@@ -156,19 +192,13 @@ class Guarantees:
                 prop.note = self.no_cycle
                 case.founded(prop)
             return
-        frame, likely = self._key_frame(self.seen), self._likely(self.seen)
-        prop = case.check(PER_KEY, lambda: frame, rows, blind=self.blind)
-        self._doubt(prop, None if likely is None else self._key_frame(likely))
+        prop = case.check(PER_KEY, lambda: self.frames.per_key, rows, blind=self.blind)
+        self._doubt(prop, self.frames.likely_per_key)
         if invented := case.invented():
             prop.verdict, prop.violations = VIOLATED, prop.violations + len(invented)
             prop.examples += invented
         if prop.verdict == VALID:
             case.founded(prop)
-
-    def _key_frame(self, seen: DataFrame) -> DataFrame:
-        case = self.case
-        touched = case.keep(sessions.accesses(case.timeline, seen, case.writes))
-        return sessions.linearizable(touched, case.ordered, case.writes, case.unsure_shards)
 
     # -- models -------------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl.audit import answered, course, evidence
+from spark_etl.audit import answered, course, evidence, traced
 from spark_etl.audit.case import NO_HISTORY, Case, Progress
-from spark_etl.audit.guarantees import Guarantees
+from spark_etl.audit.guarantees import Frames, Guarantees
 from spark_etl.certify.proof import (
     ACCOUNTS,
     BANK,
@@ -30,12 +30,11 @@ from spark_etl.certify.proof import (
     TIME,
     VALIDITY,
 )
-from spark_etl.checks import bank, clients, delivery, genuineness, positions, transactions, workloads
+from spark_etl.checks import bank, clients, delivery, positions, transactions, workloads
 from spark_etl.frames import edges, relations
 from spark_etl.ingest import extraction, tables
 from spark_etl.ingest.inputs import behind
 from spark_etl.report import (
-    EXAMPLES,
     PENDING,
     UNDETERMINED,
     VALID,
@@ -111,6 +110,7 @@ class Audit(Case):
         try:
             self._open()
             self._prepare()
+            self._look_ahead()
             checks = {
                 "delivery": self._check_delivery,
                 "transactions": self._check_transactions,
@@ -145,6 +145,12 @@ class Audit(Case):
             str(self.directory), self.properties, inputs.problems, self.notes, summary, seconds,
             course=self.course, models=self.models, strongest=strongest(self.models),
         )  # fmt: skip
+
+    def _look_ahead(self) -> None:
+        """Of few rows, at what does not rest on what is found before."""
+        self.frames = Frames(self)
+        if self.proof.near and self.has_history and "sessions" in self.parts:
+            self._meanwhile.enter_context(self.ahead.looking(self.spark, self.frames.by_property()))
 
     def _prove(self) -> None:
         """The logs' lines behind every example."""
@@ -186,45 +192,8 @@ class Audit(Case):
         self.notes += late
         prefix = self.check("prefix order", lambda: delivery.prefix_order(self.bundles), deliveries, blind=blind)
         self._check_order(prop, prefix, deliveries)
-        self._check_genuineness()
+        traced.check_genuineness(self)
         self._check_optimistic()
-
-    def _check_genuineness(self) -> None:
-        """From the trace of a simulated run; of a protocol that does not claim it, a number."""
-        name, rows = "genuineness", self.counts.get("frames", 0)
-        if not rows:
-            self.check(name, None, 0, skip=genuineness.NO_TRACE)
-            return
-        began = time.monotonic()
-        members = self.spark.createDataFrame(
-            [(shard, process) for shard, members in self.inputs.shards.items() for process in members],
-            "shard int, process int",
-        )
-        taking_part = self.keep(
-            genuineness.participants(self.trace, self.messages, self.tables["submitted"], members)
-        )
-        strangers = self.keep(genuineness.foreign(self.trace, taking_part, members))
-        row = genuineness.summary(self.trace, strangers).first()
-        if row is None:
-            raise AssertionError("an aggregate has one row")
-        if row.damaged:
-            more = f", and {row.damaged - 1} more such lines" if row.damaged > 1 else ""
-            self.inputs.problems.append(f"{row.damage.file}, line {row.damage.line}: {row.damage.damage}{more}")
-        if row.genuine is False:
-            share = f"{row.strange:,} of {row.sent:,} ordering frames ({100 * row.strange / max(row.sent, 1):.1f} %)"
-            skip = f"the protocol does not claim it: {share} involved a process that was no part of their message"
-            self.check(name, None, rows, skip=skip)
-            return
-        prop = self.check(name, None, rows, blind=not row.whole or row.damaged > 0)
-        if row.accused:
-            first = strangers.orderBy("file", "line", "receiver").limit(EXAMPLES)
-            prop.examples = [genuineness.accusation(one) for one in first.collect()]
-            prop.violations, prop.verdict = row.accused, VIOLATED
-        elif not row.whole:
-            prop.note += " The trace has no end."
-        else:
-            prop.note = f"{row.sent:,} frames of {row.kinds} kinds went between participants only"
-        prop.seconds = round(time.monotonic() - began, 3)
 
     def _check_optimistic(self) -> None:
         """Not a matter of right and wrong: how often a protocol's early deliveries were in another order."""
@@ -458,7 +427,7 @@ class Audit(Case):
         certified = self.certified and not self.reads_property.violations and not self.found(CLIENTS)
         skip = "" if self.has_outcomes else _NO_OUTCOMES
         blind = bool(self.unsure_shards) or self.history_unsure
-        guarantees = Guarantees(self, skip, blind, certified, self.no_cycle)
+        guarantees = Guarantees(self.frames, skip, blind, certified, self.no_cycle)
         guarantees.check()
         self.models = guarantees.models()
 

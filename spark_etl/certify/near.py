@@ -365,9 +365,10 @@ class Kept(msgspec.Struct):
 
 def cut_shard(
     source: Source, shard: int, replicas: Sequence[int], fullest: int, kept: Kept, into: Path
-) -> dict[str, int]:
+) -> tuple[dict[str, int], bytes]:
     """The rows of a shard's journals that are about these, and about those who wrote before and behind what these read
-    and wrote; of what the latter wrote only that. fullest: whose accounts stand for all."""
+    and wrote; of what the latter wrote only that. fullest: whose accounts stand for all. Also returns the ids of their
+    messages, 16 bytes each."""
     wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary(16))
     reads, writes = source.read("reads", READS, [fullest]), source.read("writes", WRITES, [fullest])
     placed = pa.Table.from_pylist([dict(zip(PLACED, row, strict=True)) for row in kept.placed], NO_PLACES.schema)
@@ -394,13 +395,20 @@ def cut_shard(
     outcomes = source.read("outcomes", ("gts", "position"), [fullest])
     positions = outcomes.filter(pc.is_in(outcomes["gts"], value_set=near))["position"]  # `Case.names` wants them all
     positions = pc.unique(pa.concat_arrays([whole(positions), pa.array(kept.positions, pa.int64())]))
-    limits = {"deliveries": ("position", positions), "outcomes": ("position", positions), "reads": ("gts", wanted)}
-    rows = {table: source.where(table, replicas, column, values) for table, (column, values) in limits.items()}
-    rows["writes"] = _writes(source, replicas, wanted, near, touched, pa.array(kept.keys, pa.binary()))
+    rows = {table: source.where(table, replicas, "position", positions) for table in ("deliveries", "outcomes")}
+    tellers = [fullest] if fullest == min(replicas) else replicas  # they tell the same; the first is named
+    rows["reads"] = source.where("reads", tellers, "gts", wanted)
+    rows["writes"] = _writes(source, tellers, wanted, near, touched, pa.array(kept.keys, pa.binary()))
     files: dict[str, int] = {}
     for table, found_rows in rows.items():
         files |= write(found_rows, table, f"s{shard}", into)
-    return files
+    return files, b"".join(pc.unique(rows["deliveries"]["id"]).to_pylist())
+
+
+def cut_submitted(source: Source, shard: int, replicas: Sequence[int], messages: bytes, into: Path) -> dict[str, int]:
+    """What these replicas multicast of these messages, 16 bytes each."""
+    ids = pa.array([messages[n : n + 16] for n in range(0, len(messages), 16)], pa.binary(16))
+    return write(source.where("submitted", replicas, "id", ids), "submitted", f"s{shard}", into)
 
 
 def _writes(

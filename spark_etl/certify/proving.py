@@ -30,7 +30,7 @@ from spark_etl.certify.proof import (
     Reached,
 )
 from spark_etl.certify.source import NOBODY, Source
-from spark_etl.certify.tasks import TRANSFERS, Around, Cut, CutShard, OfShard, Run, Shard
+from spark_etl.certify.tasks import TRANSFERS, Around, Cut, CutShard, CutSubmitted, OfShard, Run, Shard
 from spark_etl.frames.relations import SHARDS_MAX
 from spark_etl.ingest.inputs import Inputs
 
@@ -142,18 +142,21 @@ def _cut_out(
     """The tables of what is near the suspects, and how many are on cycles if not all of these are. Nothing if that is
     much, or cannot be told."""
 
-    def cut(*tasks: Around | CutShard) -> list[Cut]:
+    def cut(*tasks: Around | CutShard | CutSubmitted) -> list[Cut]:
         return [msgspec.msgpack.decode(one, type=Cut) for one in workers(list(map(msgspec.msgpack.encode, tasks)))]
 
     (around,) = cut(Around(run, suspects, str(into), reached))
     if not around.kept:
         return {}, 0
-    shards = [
+    of_shards = cut(*(
         CutShard(run.source, shard, members, run.logs[shard].longest[1], around.kept[shard], str(into))
-        for shard, members in inputs.shards.items()
-        if run.logs[shard].longest[1] >= 0
-    ]
-    files = around.files | {name: rows for one in cut(*shards) for name, rows in one.files.items()}
+        for shard, members in inputs.shards.items() if run.logs[shard].longest[1] >= 0
+    ))  # fmt: skip
+    messages = b"".join(one.messages for one in of_shards)
+    submitted = cut(*(
+        CutSubmitted(run.source, shard, members, messages, str(into)) for shard, members in inputs.shards.items()
+    ))  # fmt: skip
+    files = around.files | {name: rows for one in (*of_shards, *submitted) for name, rows in one.files.items()}
     return files, around.circling
 
 

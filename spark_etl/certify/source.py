@@ -54,8 +54,8 @@ class Source(msgspec.Struct):
                 )))  # fmt: skip
         return _together(parts)
 
-    def rows(self, table: str, places: np.ndarray) -> pa.Table:
-        """All columns of some rows, by their places in `read`, which rise."""
+    def rows(self, table: str, places: np.ndarray, threads: bool = False) -> pa.Table:
+        """All columns of some rows, by their places in `read`, which rise. threads: no other task is at work."""
         parts, first = [pq.read_schema(self._paths(table)[0]).empty_table()], 0
         for path in self._paths(table):
             file = pq.ParquetFile(path, memory_map=True)
@@ -63,7 +63,7 @@ class Source(msgspec.Struct):
                 end = first + file.metadata.row_group(group).num_rows
                 mine = places[np.searchsorted(places, first) : np.searchsorted(places, end)] - first
                 if len(mine):
-                    parts.append(file.read_row_group(group, use_threads=False).take(pa.array(mine)))
+                    parts.append(file.read_row_group(group, use_threads=threads).take(pa.array(mine)))
                 first = end
         return _together(parts)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_etl.certify import client, id, key, log, near, windows
-from spark_etl.certify.arrays import NOTHING, halves, index_in, mixed, trust, whole
+from spark_etl.certify.arrays import NOTHING, halves, index_in, mixed, numbers, trust, whole
 from spark_etl.certify.proof import Reached
 from spark_etl.certify.source import Source
 
@@ -102,17 +102,17 @@ def around(
         lines = aside.submit(_lines, source, where, more)
         messages = id.messages(agreed)
         found = id.transactions(agreed, messages)
+        keyed = {
+            one.shard: _keyed(source, logs[one.shard].longest[1], where, where.positions(n))
+            for n, one in enumerate(agreed)
+        }
         history = lines.result()
     ops = client.operations(history.select([one for one in client.HISTORY if one in history.column_names]))
     trust(ops.ok & ~ops.at_position, "an operation that did not end well")
     at = client.placed(ops, found)
-
-    def keyed(one: id.AgreedLog) -> tuple[pa.Table, pa.Table]:
-        number = [other.shard for other in agreed].index(one.shard)
-        return _keyed(source, logs[one.shard].longest[1], where, where.positions(number))
-
     of_others = key.NO_READS.select(["gts", "version"])  # `more` has them
-    kept = near.around(near.Agreed(found, agreed, of_others, keyed), (ops, at), suspects, where.latest())
+    agreed_on = near.Agreed(found, agreed, of_others, lambda log: keyed[log.shard])
+    kept = near.around(agreed_on, (ops, at), suspects, where.latest())
     mine = found.gts[kept.nodes[: len(found.ids)]].astype(">u8").tobytes()
     versions = pc.unique(pa.concat_arrays([_versions(mine), more]))
     every = sum(source.size("outcomes", [one.longest[1]]) for one in logs.values() if one.longest[1] >= 0)
@@ -162,18 +162,24 @@ def _read_from(source: Source, logs: dict[int, log.ShardLog], touching: pa.Array
 
 
 def _lines(source: Source, where: Stretch, more: pa.Array) -> pa.Table:
-    """The lines of operations that were told versions of the stretch, or these."""
-    ids, wanted = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+    """The lines of operations that were told versions of the stretch, or these. Ends are found by their versions, and
+    then, from the last line to the first, the beginnings of those whose ends have been seen."""
+    ids, told = list[np.ndarray](), list[np.ndarray]()
     for rows in source.batches("history", ("id", "version")):
         version = rows["version"]
         inside = pc.and_(
             pc.greater(version, _version(where.low)), pc.less_equal(version, _version(where.end.upto))
         )
-        told = pc.fill_null(pc.or_(inside, pc.is_in(version, value_set=more)), False)
         ids.append(mixed(halves(rows["id"])))
-        wanted.append(ids[-1][whole(told).to_numpy(zero_copy_only=False)])
-    known = np.unique(np.concatenate(wanted))
-    return source.rows("history", np.flatnonzero(np.concatenate([_among(known, part) for part in ids])))
+        told.append(numbers(pc.fill_null(pc.or_(inside, pc.is_in(version, value_set=more)), False)).astype(bool))
+    ended = np.zeros(0, np.uint64)
+    for mine, wanted in zip(reversed(ids), reversed(told), strict=True):
+        ended = np.unique(np.concatenate([ended, mine[wanted]]))
+        begins = _among(ended, mine) & ~wanted
+        ended = ended[~_among(np.sort(mine[begins]), ended)]
+        wanted |= begins
+    trust(not len(ended), "an end without a beginning")
+    return source.rows("history", np.flatnonzero(np.concatenate(told)), threads=True)
 
 
 def _among(known: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -379,12 +379,24 @@ class CutShard(msgspec.Struct, tag=True):
     into: str
 
 
+class CutSubmitted(msgspec.Struct, tag=True):
+    """And what the replicas of a shard multicast. messages: 16 bytes each."""
+
+    source: Source
+    shard: int
+    replicas: list[int]
+    messages: bytes
+    into: str
+
+
 class Cut(msgspec.Struct):
-    """What they return. kept: by shard. files: with the number of their rows. circling: as `near.Around`."""
+    """What they return. kept: by shard. files: with the number of their rows. circling: as `near.Around`. messages: of
+    a shard, 16 bytes each."""
 
     kept: dict[int, near.Kept] = {}
     files: dict[str, int] = {}
     circling: int = 0
+    messages: bytes = b""
 
 
 def cut_around(told: Around) -> Cut:
@@ -432,15 +444,24 @@ def _cut_around_in(where: stretch.Stretch, told: Around) -> Cut:
 
 def cut_shard(told: CutShard) -> Cut:
     """See `near.cut_shard`."""
-    return Cut(files=near.cut_shard(told.source, told.shard, told.replicas, told.fullest, told.kept, Path(told.into)))
+    files, messages = near.cut_shard(
+        told.source, told.shard, told.replicas, told.fullest, told.kept, Path(told.into)
+    )
+    return Cut(files=files, messages=messages)
 
 
+def cut_submitted(told: CutSubmitted) -> Cut:
+    """See `near.cut_submitted`."""
+    return Cut(files=near.cut_submitted(told.source, told.shard, told.replicas, told.messages, Path(told.into)))
+
+
+Task = Shard | Run | Around | CutShard | CutSubmitted
 _TASKS = {"orders": judge_orders, "values": judge_values}
 
 
 def work(told: bytes) -> bytes:
     """Of a worker: one task."""
-    task: Shard | Run | Around | CutShard = msgspec.msgpack.decode(told, type=Shard | Run | Around | CutShard)
+    task: Task = msgspec.msgpack.decode(told, type=Task)
     found: Any
     match task:
         case Shard():
@@ -451,4 +472,6 @@ def work(told: bytes) -> bytes:
             found = cut_around(task)
         case CutShard():
             found = cut_shard(task)
+        case CutSubmitted():
+            found = cut_submitted(task)
     return msgspec.msgpack.encode(found)

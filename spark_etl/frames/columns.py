@@ -24,8 +24,7 @@ def version_text(gts: Column) -> Column:
 
 def id_text(message_id: Column) -> Column:
     """A message id as a UUID string; null for null."""
-    parts = [F.substring(message_id, at, size) for at, size in ((1, 4), (5, 2), (7, 2), (9, 2), (11, 6))]
-    return F.when(message_id.isNotNull(), F.lower(F.concat_ws("-", *(F.hex(part) for part in parts))))
+    return F.lower(F.regexp_replace(F.hex(message_id), "(.{8})(.{4})(.{4})(.{4})(.{12})", "$1-$2-$3-$4-$5"))
 
 
 def key_text(key: Column) -> Column:

@@ -264,7 +264,7 @@ class Found:
 def unlimited(patch: pytest.MonkeyPatch) -> Found:
     """Show all violations and cycles, and let shards be bits of their own run's."""
     find_cycles = serialization.find_cycles
-    patch.setattr("spark_etl.audit.case.EXAMPLES", 1_000_000)
+    patch.setattr("spark_etl.audit.ahead.EXAMPLES", 1_000_000)
     patch.setattr(consistency, "RESIDUE_MAX", 1_000_000)
     patch.setattr(
         serialization, "find_cycles", lambda s, t, i, n, _=0, likely=None: find_cycles(s, t, i, n, 1_000_000, likely)

@@ -14,6 +14,7 @@ from multicast.simulation import runner
 from multicast.simulation.runner import Settings
 from multicast.simulation.trace import FrameTrace
 from spark_etl.audit.runner import Audit
+from spark_etl.audit.traced import check_genuineness
 from spark_etl.checks import genuineness
 from spark_etl.ingest.extraction import extract
 from spark_etl.ingest.tables import Tables
@@ -43,7 +44,7 @@ class OfTrace(Audit):
     """Nothing but what traces show."""
 
     def _check_delivery(self) -> None:
-        self._check_genuineness()
+        check_genuineness(self)
 
 
 def audited(spark: Any, directory: Path, audit: type[Audit] = OfTrace) -> tuple[Report, Property]:

@@ -319,7 +319,7 @@ def test_a_session_is_in_order_where_a_coarse_clock_does_not_order_it(spark: Any
 def test_a_read_of_what_nobody_wrote_counts_behind_many_others(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("spark_etl.audit.case.EXAMPLES", 1)
+    monkeypatch.setattr("spark_etl.audit.ahead.EXAMPLES", 1)
     monkeypatch.setattr(Audit, "_certify", lambda _: PROVED)
     run = tiny("wa | ra=0 | ra=0 | rb=9 | ra=0")
     report = folded.Folded(spark, [run], tmp_path, parts=BESIDE_CLIENTS[:3]).check_all()

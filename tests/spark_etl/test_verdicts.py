@@ -38,7 +38,7 @@ class Told(Audit):
         self.course = Course()
 
     def _prepare(self) -> None:
-        self.proof: Any = SimpleNamespace(holds=lambda *names: True, late=0, inverted=0, untimed=0)
+        self.proof: Any = SimpleNamespace(holds=lambda *names: True, late=0, inverted=0, untimed=0, near={})
         self.unsure_shards = [0] * self.in_part
         self.certified = True
         for name in {self.violated: 0, READS: 0} if self.violated else (READS,):
