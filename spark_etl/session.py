@@ -55,6 +55,8 @@ _FEW_SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.subexpressionElimination.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.files.openCostInBytes": "0",  # else some files of few rows are a task of their own
 }
 PLANNED_ROWS = 1_000_000
 """Queries of up to so many rows take most of their time to plan."""
@@ -232,14 +234,17 @@ def work_in_this_thread(spark: Any) -> None:
 def of_rows(spark: Any, rows: int) -> Iterator[None]:
     """Queries are planned meanwhile as is best for so many rows."""
     wanted = (_SMALL_SETTINGS if rows <= PLANNED_ROWS else {}) | (_FEW_SETTINGS if rows <= FEW_ROWS else {})
-    before = {name: spark.conf.get(name) for name in wanted}
+    before = {name: spark.conf.get(name, None) for name in wanted}
     try:
         for name, value in wanted.items():
             spark.conf.set(name, value)
         yield
     finally:
         for name, value in before.items():
-            spark.conf.set(name, value)
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 @contextmanager
