@@ -24,8 +24,10 @@ SIZES = ("small", "large")
 _LARGE_SHARE = 0.05
 _SLOWED = ("delay", "slow_fsync")
 _BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us", "clock_probe_us")
-LINKS = 200
-"""Of 14 processes; where there are more, everybody who tells everybody needs more frames."""
+_LINKS = 200
+"""Of 14 processes."""
+_CROWDS_PORTION = 1_000
+"""Bytes, at least."""
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     long faults last, and how far they are apart, as a share of what `faults` draws. delays: the most that a message
     usually takes. fsyncs: how long a sync takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames,
     catch_up_bytes: of `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of
-    the span. patience: after which time a client that insists tries again. frames_max: of a `Network` of `LINKS`.
+    the span. patience: after which time a client that insists tries again. frames_max: of a `Network` (times `crowd`).
     """
 
     groups: tuple[int, ...]
@@ -185,6 +187,11 @@ def protocol_options(protocol: type[MulticastProtocol], values: Mapping[str, str
         raise ValueError(f"bad option for {protocol.specification.name}: {error}") from None
 
 
+def crowd(where: Topology) -> int:
+    """So many times more frames do they need who tell everybody; 1 of fewer than twenty processes."""
+    return max(1, len(where.processes) ** 2 // _LINKS)
+
+
 def options(
     rng: random.Random,
     chosen: Size,
@@ -205,6 +212,8 @@ def options(
         if field.name.endswith("_us") and isinstance(field.default, int) and field.default
     }
     limits = {name: rng.choice(getattr(chosen, name)) for name in ("portion_bytes", "early_max", "pending_max")}
+    if crowd(where) > 1:  # each message of ToTo tells of every process, and who comes back lacks some of each
+        limits["portion_bytes"] = max(limits["portion_bytes"], _CROWDS_PORTION)
     clock: dict[str, Any] = {"clock": rng.choice(("logical", "hybrid"))}
     clock["clock_skew_us_max"] = rng.choice((150_000, Options().clock_skew_us_max))
     window = int(span_us * rng.choice(chosen.windows)) if rng.random() < 0.4 else 0

@@ -141,8 +141,7 @@ class Run:
             name=settings.replay(name, seed),
         )
         longer = max(1, self.messages // self.size.messages[-1])
-        links = len(self.topology.processes) ** 2
-        self.world.network.frames_max = self.size.frames_max * longer * max(1, links // drawing.LINKS)
+        self.world.network.frames_max = self.size.frames_max * longer * drawing.crowd(self.topology)
         self.world.recovery = RecoveryCheck(self._spare, f"{protocol.__name__}/{seed}")
         self.dropping = Dropping(f"{name}/{seed}")
         self.dropping.active = self.dropping.active and not self._changes  # who is added needs all deliveries
