@@ -125,6 +125,11 @@ class Sequence:
         del self.entries[entry.id]
         out.delete(_ENTRY_PREFIX + entry.id)
 
+    def forget_earlier(self, entry: Entry, out: Outbox) -> None:
+        """The delivered copy before this one is settled: it is on disk until this one is in T."""
+        if entry.epoch is None:
+            out.delete(_ENTRY_PREFIX + entry.id)
+
     def _put(self, entry: Entry) -> None:
         if entry.place >= 0:
             self._places[entry.place] = entry

@@ -691,6 +691,8 @@ class PrimCast(MulticastProtocol):
             entry = self.entries.get(message_id)
             if entry is not None and entry.position and self.copies.is_settled(entry):
                 self.t.forget(entry, out)
+            elif entry is not None and not entry.position:
+                self.t.forget_earlier(entry, out)
 
     def on_peer_reset(self, peer: ProcessId, now: int, out: Outbox) -> None:
         self.log.forget_reports(peer)

@@ -96,6 +96,27 @@ def test_a_late_stamp_is_final_alone_and_makes_the_others_void() -> None:
 # -- sequences ---------------------------------------------------------------------------------------------------------
 
 
+def restarted(out: Outbox) -> list[MessageId]:
+    """What is there after a restart."""
+    store = {key: value for key, value, _ in out.changes}
+    sequence = Sequence(0, two, 10)
+    sequence.restore({key: value for key, value in store.items() if value is not None}, 0)
+    return [*sequence.entries]
+
+
+def test_a_settled_message_of_which_a_later_copy_was_heard_is_not_pending_after_a_restart() -> None:
+    sequence, out = Sequence(0, two, 10), Outbox()
+    first, other = placed(sequence, [1, 2], out)
+    sequence.entries[first].delivered(Timestamp(1, 0), 1)
+    later = sequence.pending(first, 0)
+    assert restarted(out) == [first, other]  # somebody may still ask for it
+    sequence.forget_earlier(later, out)
+    assert restarted(out) == [other]
+    sequence.place(later, Stamp(first, 2, 9, FIRST), out)
+    sequence.forget_earlier(later, out)
+    assert {*restarted(out)} == {first, other}
+
+
 def placed(sequence: Sequence, numbers: list[int], out: Outbox) -> list[MessageId]:
     """These messages, at the places after the last; None of place 0 if a number is -1."""
     ids = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from multicast.parts.entries import Entries
 from multicast.protocols.fastcast import FastCast
+from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
@@ -81,6 +82,11 @@ class WaitsForTheSender(WhiteBox):
 @rewrite("on_delivered", "if later is not None and not later.position:", "if False:")
 class OwnStampForgotten(FastCast):
     """Who delivers a first copy late forgets its group's stamp of the later one, and as leader never concludes it."""
+
+
+@rewrite("_drop", "elif entry is not None and not entry.position:", "elif False:")
+class EarlierCopyOnDisk(PrimCast):
+    """Who has heard of a later copy keeps the settled one on disk, and takes it for undelivered after a restart."""
 
 
 PLANTED = planted_in(__name__)
