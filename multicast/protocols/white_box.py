@@ -224,7 +224,7 @@ class WhiteBox(MulticastProtocol):
             Stamps: Handler(self._on_stamps), Known: Handler(self._on_known), Watermark: Handler(self._on_watermark),
             Returned: Handler(self._on_returned, own_group=True),
         }  # fmt: skip
-        self._acks: dict[tuple[tuple[ProcessId, ...], Vector], list[MessageId]] = {}
+        self._acks: dict[tuple[tuple[ProcessId, ...], Vector], dict[MessageId, None]] = {}
         self._early: dict[int, Deliver] = {}
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class WhiteBox(MulticastProtocol):
             self._save_entry(entry, out)
         self.clock.advance(entry.highest.time)
         leaders = tuple(b.leader for b in vector)
-        self._acks.setdefault((leaders, vector), []).append(entry.id)
+        self._acks.setdefault((leaders, vector), {})[entry.id] = None
 
     def end_batch(self, now: int, out: Outbox) -> None:
         """Send the batch's acknowledgements (line 16), one message per vector of ballots."""
@@ -346,7 +346,7 @@ class WhiteBox(MulticastProtocol):
             return
         self.clock.save(out)
         for (leaders, vector), ids in self._acks.items():
-            out.send_durable(leaders, AcceptAck(vector, ids))
+            out.send_durable(leaders, AcceptAck(vector, [*ids]))
         self._acks.clear()
 
     def _on_accept_ack(self, sender: ProcessId, ack: AcceptAck, now: int, out: Outbox) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from multicast.parts.ballots import Heartbeat, Joined
 from multicast.protocol import Outbox, Overloaded, Saved
-from multicast.protocols.white_box import ACCEPTED, Accept, Deliver, Multicast, NewLeaderAck, WhiteBox
+from multicast.protocols.white_box import ACCEPTED, Accept, AcceptAck, Deliver, Multicast, NewLeaderAck, WhiteBox
 from multicast.records import Delivered
 from multicast.types import FINAL, AppMessage, Ballot, Timestamp, Topology
 from tests.conformance.journals import History, Submission, check
@@ -93,6 +93,17 @@ def test_a_follower_votes_with_the_stamp_that_it_has_acknowledged_last() -> None
         process.on_message(0, Accept(message.id, 0, Ballot(1, 0), local, message), world.now, out)
     assert [s.local for s in process.vote().entries] == [Timestamp(9, 0)]
     assert [key for key, _, _ in out.changes] == [b"m" + message.id]
+
+
+def test_what_is_accepted_repeatedly_in_one_batch_is_acknowledged_once() -> None:
+    world, out = cluster(groups=1), Outbox()
+    process = world.protocol(1)
+    messages = [world.message(0), world.message(0)]
+    for message in (*messages, *messages):
+        process.on_message(0, Accept(message.id, 0, Ballot(1, 0), Timestamp(5, 0), message), world.now, out)
+    process.end_batch(world.now, out)
+    (ack,) = [message for _, message, _ in out.sends if type(message) is AcceptAck]
+    assert ack.ids == [message.id for message in messages]
 
 
 def test_the_first_leader_of_a_restored_group_stamps_above_what_was_delivered_before() -> None:
