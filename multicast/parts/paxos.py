@@ -166,7 +166,7 @@ class Paxos:
         self._begun: tuple[Ballot, int] = (self.promised, 0)
         self._queue: deque[bytes] = deque()
         self._next = 1
-        self._accepting: dict[Ballot, list[int]] = {}
+        self._accepting: dict[Ballot, dict[int, None]] = {}
         self._seen = self._fetch_target = self._fetch_turn = 0
         self._beaten = (0, 0)
         self._resend_at = self._resent = self._lost_below = 0
@@ -306,7 +306,7 @@ class Paxos:
         if self._accepting:
             for ballot, instances in self._accepting.items():
                 if not self.amnesiac:
-                    out.send_durable(self.members + self.learners, Accepted(ballot, instances))
+                    out.send_durable(self.members + self.learners, Accepted(ballot, [*instances]))
             self._accepting.clear()
         self.instances.end_batch(out)
 
@@ -327,7 +327,7 @@ class Paxos:
         if self._takes(sender, accept.instance):
             before = self.decided
             self.instances.accept(accept.instance, accept.ballot, accept.values, out)
-            self._accepting.setdefault(accept.ballot, []).append(accept.instance)
+            self._accepting.setdefault(accept.ballot, {})[accept.instance] = None
             self._decided_since(before)
         self._see(accept.decided, now)
 

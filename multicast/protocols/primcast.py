@@ -205,7 +205,7 @@ class PrimCast(MulticastProtocol):
         self._queue = PendingQueue()
         self._proposable: list[MessageId] = []
         self._acks: dict[tuple[GroupId, ...], list[Stamp]] = {}
-        self._replies: dict[ProcessId, list[Stamp]] = {}
+        self._replies: dict[ProcessId, dict[MessageId, Stamp]] = {}
         self._told_clock = self._primarys_position = self._turn = 0
         self._saved_state = (0, 0, 0)
         self.clocks = GroupClocks(self.election.views, self.leadership.joined)
@@ -402,14 +402,14 @@ class PrimCast(MulticastProtocol):
 
     def _reply(self, sender: ProcessId, stamps: list[Stamp], out: Outbox) -> None:
         """Deviation 11: tell a process that asks what this one has acknowledged, once more."""
-        replies = self._replies.setdefault(sender, [])
+        replies = self._replies.setdefault(sender, {})
         for stamp in stamps:
             entry, known = self.entries.get(stamp.id), self.log.known(stamp.id)
             if entry is None or entry.is_delivered_before(self.leadership.joined.view):
                 if known is not None:
                     out.send((sender,), Known(stamp.id, known[0]))
             elif entry.epoch is not None and (self.election.takes_part or entry.position):
-                replies.append(self._stamp(entry))
+                replies[entry.id] = self._stamp(entry)
 
     def _append_proposals(self, now: int, out: Outbox) -> None:
         """Lines 42-45, in the order of T."""
@@ -456,8 +456,8 @@ class PrimCast(MulticastProtocol):
         if raised and not self._acks:
             out.send_durable(self.election.members, Bump(self.election.promised, self._told_clock, self.t.length))
         self._acks.clear()
-        for peer, stamps in self._replies.items():
-            if stamps or self.topology.group_of[peer] == self.group:
+        for peer, replies in self._replies.items():
+            if (stamps := [*replies.values()]) or self.topology.group_of[peer] == self.group:
                 out.send_durable((peer,), self._ack(stamps))
         self._replies.clear()
 

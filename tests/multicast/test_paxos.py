@@ -11,7 +11,7 @@ from multicast.application import Application
 from multicast.parts import paxos
 from multicast.parts.ballots import Agreed, Doubt, Heartbeat
 from multicast.parts.options import GroupOptions
-from multicast.parts.paxos import Accept, Begun, Chosen, Fetch, Paxos
+from multicast.parts.paxos import Accept, Accepted, Begun, Chosen, Fetch, Paxos
 from multicast.parts.rejoin import Highest, Returned
 from multicast.protocol import MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
 from multicast.simulation.network import Conditions
@@ -363,6 +363,16 @@ def test_a_candidate_that_lacks_dropped_instances_does_not_lead() -> None:
     late.jump(1, world.now, Outbox())
     world.advance(10 * SECOND)
     assert sorted(world.protocol(p).role() for p in (1, 2)) == ["follower", "leader"]
+
+
+def test_what_is_asked_for_repeatedly_in_one_batch_is_accepted_once() -> None:
+    part, out = Paxos(1, (0, 1, 2), GroupOptions(), random.Random(1)), Outbox()
+    part.on_start({}, 0, out)
+    part.on_message(0, Heartbeat(Ballot(7, 0), 0, False), 1, out)
+    for instance in (1, 2, 1, 2):
+        part.on_message(0, Accept(Ballot(7, 0), instance, [b"a"], 0), 1, out)
+    part.end_batch(2, out)
+    assert [sent.instances for _, sent, _ in out.sends if type(sent) is Accepted] == [[1, 2]]
 
 
 def test_a_restarted_member_keeps_promise_batches_and_decisions() -> None:

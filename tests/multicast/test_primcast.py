@@ -560,6 +560,20 @@ def test_who_is_stuck_asks_members_that_are_ahead_until_it_has_delivered() -> No
     assert world.delivered(2) == [m] and asks(Ack(Ballot(1, 0), 1, 0, 2, [])) == []
 
 
+def test_who_is_asked_twice_in_one_batch_answers_once() -> None:
+    world, out = cluster(groups=1), Outbox()
+    world.cut = {(1, 0), (2, 0)}
+    m = world.submit(0, 0)
+    world.advance(10_000)
+    process = world.protocol(0)
+    stamp = process.entries[m].stamp(False)
+    for _ in range(3):
+        process.on_message(2, Ack(Ballot(1, 0), 1, 0, 0, [stamp], True), world.now, out)
+    process.end_batch(world.now, out)
+    answers = [sent.stamps for to, sent, _ in out.sends if type(sent) is Ack and to == (2,)]
+    assert [[one.id for one in stamps] for stamps in answers] == [[m]]
+
+
 def test_who_has_heard_of_a_later_copy_does_not_say_that_it_is_settled() -> None:
     world = cluster(groups=1)
     m = world.submit(0, 0)
