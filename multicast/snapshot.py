@@ -54,6 +54,8 @@ CHUNK_BYTES = 256 * 1024
 """About how much one chunk carries."""
 PACE = 16 * 1024 * 1024
 """How many bytes of a snapshot are asked for per second, at most."""
+_REMOVED = "removed"
+"""The role of who belongs to its group no more."""
 RETRY_US = 2_000_000
 """After so long without an answer another peer is asked."""
 KEPT_US = 15_000_000
@@ -144,8 +146,8 @@ class Snapshots:
     def _on_request(self, peer: ProcessId, request: SnapshotRequest, now: int, batch: Batch) -> None:
         """The application's rows come first, the protocol's as they are when the first of them are asked for."""
         history = self._protocol.history
-        if not self.enabled or history is None:
-            return
+        if not self.enabled or history is None or self._protocol.role() == _REMOVED:
+            return  # who was removed follows the views no more, and would leave some out
         if not request.after.startswith(OF_PROTOCOL) or self._completed() < request.position:
             batch.rows.append((peer, request))
             return
@@ -194,7 +196,7 @@ class Snapshots:
             if chunk.after:
                 return
             self._bytes = self._rows = self._total = 0
-            self._position, self._timestamp = chunk.position, chunk.timestamp
+            self._position, self._timestamp, self._after = chunk.position, chunk.timestamp, b""
         elif chunk.after != self._after:
             return
         self._asked, self._staging = False, True

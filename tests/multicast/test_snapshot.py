@@ -95,6 +95,20 @@ def test_a_chunk_that_could_not_be_kept_is_asked_for_again(fetching: Fetching) -
     assert fetching.asked[1] == (1, SnapshotRequest(9, AT, b""))
 
 
+def test_a_snapshot_whose_first_chunk_could_not_be_kept_is_asked_for_from_its_begin(fetching: Fetching) -> None:
+    """What is staged is still the begin of the one before it: on that the rest of another must not follow."""
+    fetching.stage(fetching.hear(0, FIRST))
+    fetching.part.tick(1)
+    fetching.away.add(0)
+    fetching.part.tick(1 + RETRY_US)
+    other = msgspec.structs.replace(FIRST, position=12)
+    assert fetching.hear(1, other) == [other]
+    fetching.part.staged(other, False, 2)
+    fetching.part.tick(2 + RETRY_US)
+    assert fetching.asked[-1] == (1, SnapshotRequest(12, AT, b""))
+    assert fetching.hear(1, msgspec.structs.replace(REST, position=12)) == []
+
+
 def test_who_catches_up_another_way_stops_fetching(fetching: Fetching) -> None:
     fetching.stage(fetching.hear(0, FIRST))
     fetching.completed = 9
