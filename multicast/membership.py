@@ -103,6 +103,8 @@ class Founding(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 MESSAGES = (ViewIs, ViewAsk, GroupIs)
+_TOLD = (1 << 63) - 1
+"""Kept in place of the delivery that made it with a view that was told, and is given to nobody (`Views.given`)."""
 VIEW_PREFIX = b"V"
 
 
@@ -241,17 +243,19 @@ class Views:
 
     def encode(self, number: int) -> bytes:
         """A view, as it is put."""
-        return _encode((self.told(number), self._made.get(number, 0)))
+        return _encode((self.told(number), self._made.get(number, _TOLD)))
 
     def given(self, position: int) -> list[int]:
-        """The views that the first `position` deliveries of the group have made."""
+        """The views that the first `position` deliveries of the group have made; not what was only told (`learn`)."""
         return [number for number, made in self._made.items() if made <= position]
 
     def restore(self, values: Mapping[int, bytes], begun: int | None) -> None:
         """What was saved of each view. begun: the number of the last one that is known to have begun; None: all have.
         """
         for number, value in sorted(values.items()):
-            view, self._made[number] = _decode_view(value)
+            view, made = _decode_view(value)
+            if made != _TOLD:
+                self._made[number] = made
             self.of[number] = view.members
             self.notes.update(view.notes)
         self.latest = max(self.of)

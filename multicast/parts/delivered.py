@@ -108,6 +108,7 @@ class DeliveredLog:
         self._unsettled_count = 0
         self._not_durable: deque[tuple[int, Timestamp]] = deque()
         self._watermarks: dict[ProcessId, Timestamp] = {self_id: ZERO}
+        self._counted = topology.processes
         self._group_watermarks: defaultdict[GroupId, Timestamp] = defaultdict(lambda: ZERO)
         self._shared: dict[GroupId, Timestamp] = {}
         self._told: dict[GroupId, Timestamp] = {}
@@ -248,7 +249,18 @@ class DeliveredLog:
         if watermark <= self._watermarks.get(process, ZERO):
             return []
         self._watermarks[process] = watermark
-        group = self._topology.group_of[process]
+        return self._reckon(self._topology.group_of[process], out)
+
+    def recount(self, out: Outbox) -> list[MessageId]:
+        """As `report`, once the members of a group are others: of fewer a majority may have reached more, and none of
+        them need tell anything new."""
+        if self._counted is self._topology.processes:
+            return []
+        self._counted = self._topology.processes
+        return [message_id for group in self._topology.groups for message_id in self._reckon(group, out)]
+
+    def _reckon(self, group: GroupId, out: Outbox) -> list[MessageId]:
+        """What a majority of this group has reached."""
         reached = min(self._reached_by_most_of(members) for members in self._topology.counting(group))
         if group == self._topology.group_of[self._self_id]:
             reached = min(reached, self.watermark)

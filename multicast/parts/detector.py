@@ -25,7 +25,7 @@ import random
 from typing import Protocol
 
 from multicast.membership import Views
-from multicast.parts.ballots import LEADER, Agreed, Doubt, Echo, Nack, Pulse
+from multicast.parts.ballots import LEADER, REMOVED, Agreed, Doubt, Echo, Nack, Pulse
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.options import GroupOptions
 from multicast.parts.timer import LeaderTimer
@@ -203,8 +203,8 @@ class FailureDetector:
 
     def _on_doubt(self, sender: ProcessId, doubt: Doubt, now: int, out: Outbox) -> None:
         election = self._election
-        if sender not in election.members:
-            election.tell_view((sender,), out)
+        if sender not in election.members or election.state is REMOVED:
+            election.tell_view((sender,), out)  # to one who was removed, or by one: perhaps nobody else is left to tell
             return
         if election.state is LEADER:
             misses = not self.has_majority or self.resigning

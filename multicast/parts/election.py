@@ -216,6 +216,8 @@ class Election(Generic[V]):
     def _on_new_leader(self, sender: ProcessId, asked: NewLeader, now: int, out: Outbox) -> None:
         if asked.ballot.leader != sender:
             raise PeerError("NewLeader of somebody else's ballot")
+        if self.state is REMOVED:
+            self.tell_view((sender,), out)
         if not self.promises:
             return
         if asked.ballot <= self.promised:

@@ -84,6 +84,11 @@ class Entries(dict[MessageId, Entry]):
             stamps.append(entry.local)
         return any([self._window.is_new_copy(entry.id, stamp.time, delivered) for stamp in stamps])
 
+    def is_of_later(self, entry: Entry, delivered: Timestamp) -> bool:
+        """Whether its own stamp is of a later copy of what was delivered at that time. (If not, that delivery was of
+        what it stands for, if by another stamp of a later ballot.)"""
+        return entry.local is not None and self._window.is_new_copy(entry.id, entry.local.time, delivered)
+
     # -- states -------------------------------------------------------------------------------------------------------
 
     def outranks(self, state: EntryState, other: EntryState) -> bool:

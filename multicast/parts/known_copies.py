@@ -40,10 +40,14 @@ class KnownCopies:
     def is_past(self, state: EntryState) -> bool:
         """Whether this process has delivered this message of a T, and settled and forgotten it since: for an id so old
         the stamp decides, as nothing is delivered before what T has below it."""
-        stamp = Timestamp(state.ts, self._group)
-        if state.position or stamp > self._log.timestamp or self._log.known(state.message.id) is not None:
+        return not state.position and self.is_forgotten(state.message.id, state.ts)
+
+    def is_forgotten(self, message_id: MessageId, ts: int) -> bool:
+        """See `is_past`."""
+        stamp = Timestamp(ts, self._group)
+        if stamp > self._log.timestamp or self._log.known(message_id) is not None:
             return False
-        return self._log.may_have_forgotten(state.message.id, stamp)
+        return self._log.may_have_forgotten(message_id, stamp)
 
     def destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
         """Of a message that was delivered then and is not settled (`DeliveredLog.restore`)."""

@@ -282,6 +282,7 @@ class Leadership(Generic[V, S]):
             self._view_begun(view.number, out)  # else nobody tells it
             if not removed and self._self_id not in view.members and views.had(self._self_id, view.number):
                 self.election.go("leave")
+                self._follow_views()  # whoever watches the members sees it
                 out.put(_REMOVED_KEY, b"")
 
     # -- as the election's voter ---------------------------------------------------------------------------------------
@@ -391,14 +392,13 @@ class Leadership(Generic[V, S]):
 
     # -- leaders and followers ----------------------------------------------------------------------------------------
 
-    def learn_leader(
-        self, group: GroupId, ballot: Ballot, now: int, out: Outbox, by: ProcessId | None = None
-    ) -> None:
-        """See `KnownLeaders.learn`."""
-        if ballot.view not in self.membership.views[group].of:
-            out.send((ballot.leader,), ViewAsk())
+    def learn_leader(self, group: GroupId, ballot: Ballot, now: int, out: Outbox, by: ProcessId | None = None) -> None:
+        """See `KnownLeaders.learn`. Of an added leader, unheard of here, nothing is learned before its view."""
+        unheard = ballot.leader not in self.membership.group_of
+        if not self._deadlines.is_set("views") if unheard else ballot.view not in self.membership.views[group].of:
+            out.send(self.membership.groups[group] if unheard else (ballot.leader,), ViewAsk())
             self._deadlines.by("views", now + self._retry_us)
-        if self.leaders.learn(group, ballot, by):
+        if not unheard and self.leaders.learn(group, ballot, by):
             self._led.leaders_changed(now)
 
     def _ask_for_views(self, now: int, out: Outbox) -> int | None:

@@ -414,7 +414,7 @@ class PrimCast(MulticastProtocol):
     def _append_proposals(self, now: int, out: Outbox) -> None:
         """Lines 42-45, in the order of T."""
         while (proposal := self.t.next()) is not None:
-            if self.copies.delivered_as(proposal.id, proposal.ts):
+            if self.copies.delivered_as(proposal.id, proposal.ts) or self.copies.is_forgotten(proposal.id, proposal.ts):
                 self.clock.advance(proposal.ts)
                 self._extend(proposal.place + 1, proposal.ts)
                 continue
@@ -587,23 +587,28 @@ class PrimCast(MulticastProtocol):
     def adopt(self, state: NewState, now: int, out: Outbox) -> None:
         """Lines 71 to 73: this T, but what was delivered here stays."""
         self.clock.advance(state.clock)
-        self.t.begin((s.message.id for s in state.entries), state.length, state.reach, out)
+        taken = [s for s in state.entries if not self._is_behind(s)]
+        self.t.begin((s.message.id for s in taken), state.length, state.reach, out)
         self._queue = PendingQueue()
-        for taken in state.entries:
-            self._take(taken, now, out)
+        for one in taken:
+            self._take(one, now, out)
         self.clocks.begin(state.ballot, self.t.length, state.clock)
         self._primarys_position = 0
 
     def _take(self, state: EntryState, now: int, out: Outbox) -> None:
         """Take a message of another process's T into T, at its place, unless this process has delivered it."""
-        copies = self.copies
-        if copies.delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
-            return
-        if copies.is_past(state):
+        if self._is_behind(state):
             return
         entry = self.t.pending(state.message.id, now)
         entry.take(state.message)
         self._place(entry, Stamp(entry.id, state.place, state.ts, state.epoch), now, out)
+
+    def _is_behind(self, state: EntryState) -> bool:
+        """Whether this process has delivered this message of a T, though it may have forgotten that."""
+        copies = self.copies
+        if copies.delivered_as(state.message.id, state.ts) or 0 < state.position <= self.log.position:
+            return True
+        return copies.is_past(state)
 
     def accepted(self, out: Outbox) -> Accept:
         """Line 74, and the clock of line 73 (deviation 2)."""
@@ -671,7 +676,7 @@ class PrimCast(MulticastProtocol):
         for state in missing:
             self._take(state, now, out)
             entry = self.entries.get(state.message.id)
-            if entry is not None and not entry.position:
+            if entry is not None and entry.epoch is not None and not entry.position:
                 self._acknowledge(entry)
             self.clock.advance(state.ts)
         self._extend(refill.length, refill.clock)
@@ -700,6 +705,7 @@ class PrimCast(MulticastProtocol):
         self.leadership.link_reset(peer, now, out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
+        self._drop(self.log.recount(out), out)
         told = self.log.tick(now, out) if self.is_member() else None
         return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
 

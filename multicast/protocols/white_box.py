@@ -469,7 +469,7 @@ class WhiteBox(MulticastProtocol):
             self.election.step_down(now)  # somebody leads a later ballot
         self.clock.advance(timestamp.time)
         if self.entries.is_copy_after(entry, timestamp):
-            if entry.local == local:  # what was accepted is delivered; of the later copy there is a stamp, no more
+            if not self.entries.is_of_later(entry, timestamp):  # of the later copy there is another group's stamp
                 entry.phase, entry.local = START, None
             self._early.pop(self.log.add(message.id, message.destinations, timestamp, out), None)
             self.leadership.delivered(message, out)
@@ -737,6 +737,7 @@ class WhiteBox(MulticastProtocol):
         self.leadership.link_reset(peer, now, out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
+        self._settled(self.log.recount(out), out)
         told = self.log.tick(now, out) if self.is_member() else None
         return earliest(self.leadership.tick(now, out), self._deadlines.run(now, out), told)
 

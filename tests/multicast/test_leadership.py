@@ -458,7 +458,7 @@ def test_a_state_that_comes_once_more_is_not_kept_in_part_by_who_joins_meanwhile
 def test_who_may_not_join_its_state_any_more_asks_for_another() -> None:
     """A member was added since, and had promised a higher ballot when it was asked."""
     member, question = _returning(reach=1)
-    _changed(member, Change(0, True, 7))
+    changed(member, Change(0, True, 7))
     member.handlers[Highest].call(7, Highest(question, Ballot(6, 0), 0, 0), 2, member.out)
     member.leadership.installed(2, member.out)
     assert member.leadership.election.state == REJOINING
@@ -473,7 +473,7 @@ def test_a_state_of_which_something_was_refused_is_not_taken_over(refused: list[
     words = [Word(b"", (), word, 0) for word in (b"a", b"b", b"c")]
     portions = [State(Ballot(5, 1), 1, [word], number=number, count=3) for number, word in enumerate(words)]
     member.handlers[State].call(1, portions[0], 2, member.out)
-    _changed(member, Change(0, True, 7))
+    changed(member, Change(0, True, 7))
     for number in refused:
         member.handlers[State].call(1, portions[number], 3, member.out)
     member.handlers[Highest].call(7, Highest(question, Ballot(4, 0), 0, 0), 4, member.out)
@@ -545,7 +545,7 @@ def test_what_the_table_does_not_have_does_not_happen() -> None:
         group.election(1).step_down(0)
 
 
-def _changed(member: Member, *changes: Change) -> None:
+def changed(member: Member, *changes: Change) -> None:
     for change in changes:
         member.position += 1
         message = AppMessage(bytes([member.position]) * 16, (0,), change_payload(change), 0)
@@ -554,7 +554,7 @@ def _changed(member: Member, *changes: Change) -> None:
 
 def test_who_lost_its_disk_does_not_wait_for_one_who_was_removed() -> None:
     member = Member(2, saved=Saved({}, lost=True))
-    _changed(member, Change(0, True, 7), Change(1, False, 7))
+    changed(member, Change(0, True, 7), Change(1, False, 7))
     assert 7 in member.leadership.election.members, "it may still count"
     beat = Heartbeat(Ballot((2 << VIEW_BITS) + 1, 0), 2, False)
     member.handlers[Heartbeat].call(0, beat, 1, member.out)
@@ -565,11 +565,11 @@ def test_of_a_view_that_has_begun_also_those_tell_who_have_made_another_one_sinc
     """That one may not begin before who lost its disk is back, and it waits for a removed one unless it is told."""
     member, other = Member(2, saved=Saved({}, lost=True)), Member(1)
     for one in (member, other):
-        _changed(one, Change(0, True, 7), Change(1, False, 7))
+        changed(one, Change(0, True, 7), Change(1, False, 7))
     other.handlers[ViewAsk].call(2, ViewAsk(), 1, other.out)
     assert [view.number for _, view, _ in other.out.sends if type(view) is ViewIs] == [1]
     other.handlers[ViewIs].call(0, ViewIs(2, (0, 1, 2), {}), 1, other.out)
-    _changed(other, Change(2, False, 0))
+    changed(other, Change(2, False, 0))
     other.out.sends.clear()
     other.handlers[ViewAsk].call(2, ViewAsk(), 1, other.out)
     [view] = [view for _, view, _ in other.out.sends if type(view) is ViewIs]
@@ -584,7 +584,7 @@ def test_a_leader_does_not_stand_again_for_who_was_removed_but_tells_it() -> Non
     """It has lost its disk, and would never be a member again."""
     group = Group()
     for member in group.members.values():
-        _changed(member, Change(0, False, 2))
+        changed(member, Change(0, False, 2))
     group.live(OPTIONS.heartbeat_us)
     leader, promised = group.members[0], group.election(0).promised
     assert promised.view == 1 and group.election(0).state == LEADER
@@ -595,7 +595,7 @@ def test_a_leader_does_not_stand_again_for_who_was_removed_but_tells_it() -> Non
 
 def test_who_was_removed_learns_it_by_any_later_view() -> None:
     member = Member(2, saved=Saved({}, lost=True))
-    _changed(member, Change(0, False, 2), Change(1, True, 7))
+    changed(member, Change(0, False, 2), Change(1, True, 7))
     member.handlers[ViewIs].call(0, ViewIs(2, (0, 1, 7), {}), 1, member.out)
     assert member.leadership.election.state == REMOVED
 
@@ -603,7 +603,7 @@ def test_who_was_removed_learns_it_by_any_later_view() -> None:
 def test_who_was_removed_takes_no_view_for_begun_that_it_was_not_told() -> None:
     """It tells others, and with its word one led alone in a view of one."""
     member = Member(2)
-    _changed(member, Change(0, False, 2), Change(1, False, 1))
+    changed(member, Change(0, False, 2), Change(1, False, 1))
     member.handlers[ViewIs].call(0, ViewIs(1, (0, 1), {}), 1, member.out)
     assert member.leadership.election.state == REMOVED
     for number, known in ((1, 1), (2, 2), (3, 3)):
@@ -661,7 +661,7 @@ def test_who_is_new_promises_though_it_has_nothing_and_keeps_to_it() -> None:
 def test_who_is_new_gives_up_a_state_that_it_holds_when_it_promises_a_higher_ballot() -> None:
     """Else it acknowledged in a ballot whose end it has vouched for."""
     member, ballot = Member(7), Ballot((1 << VIEW_BITS) + 2, 0)
-    _changed(member, Change(0, True, 7))
+    changed(member, Change(0, True, 7))
     member.handlers[State].call(0, State(ballot, 5, []), 1, member.out)
     member.handlers[NewLeader].call(1, NewLeader(Ballot(ballot.number + 1, 1), 1), 2, member.out)
     member.position = 5

@@ -16,6 +16,7 @@ from multicast.parts.pending import PendingQueue
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Options, Outbox
 from multicast.types import (
+    ZERO,
     AppMessage,
     Ballot,
     Timestamp,
@@ -196,6 +197,43 @@ def test_the_id_of_a_late_copy_is_known_until_that_one_is_settled_too() -> None:
     log.durable(2, out)
     log.report(1, late, out)
     assert log.known(identity) is None
+
+
+def test_what_another_group_brings_back_is_remembered_for_another_two_windows() -> None:
+    second, identity = 1_000_000, b"m" * 16
+    log, out = DeliveredLog(0, Topology.grid(2, 1), 100, second), Outbox()
+    now = created_us(identity) + 10 * second
+    log.add(b"n" * 16, (0,), Timestamp(now, 0), out)
+    log.durable(1, out)
+    log.recall(identity, Timestamp(now - 9 * second, 1), out)
+    log.tick(1, out)
+    assert log.known(identity) is not None
+    log._forget_old(now + second, out)
+    assert log.known(identity) is None
+
+
+def test_who_is_asked_by_another_group_tells_its_own_again_which_has_nothing_unsettled() -> None:
+    """All of a group have restarted: what a quorum of it has reached none of them knows, until they tell each other."""
+    topology, values = Topology.grid(2, 3), Outbox()
+    before = DeliveredLog(0, topology, 1_000, 0, by_quorum=True)
+    before.add(b"m" * 16, (0, 1), Timestamp(1, 0), values)
+    before.end_batch(values)
+    saved = {k: v for k, v, _ in values.changes if v is not None}
+    logs = [DeliveredLog(p, topology, 1_000, 0, by_quorum=True) for p in (0, 1, 2)]
+    outs = [Outbox(), Outbox(), Outbox()]
+    for log, out in zip(logs, outs, strict=True):
+        log.restore(saved, 1, lambda i, at: None)
+        log.durable(1, out)
+        log.tick(1_000, out)
+        log.on_watermark(3, Watermark(ZERO, True), out)
+        log.tick(2_000, out)
+    for log, out in zip(logs, outs, strict=True):
+        for to, told, _ in [sent for sent in out.sends if sent[0] != (3,)]:
+            for receiver in to:
+                logs[receiver].on_watermark(log._self_id, told, outs[receiver])
+    outs[1].sends.clear()
+    logs[1].on_watermark(3, Watermark(ZERO, True), outs[1])
+    assert outs[1].sends[0][1].watermark == Timestamp(1, 0)
 
 
 def test_watermarks_are_told_once_and_again_to_a_peer_that_lost_them() -> None:

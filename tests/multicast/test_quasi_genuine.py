@@ -14,7 +14,7 @@ from multicast.parts.barriers import Barrier, Ordered, Repair, Stamp
 from multicast.parts.delivered import LAST_KEY
 from multicast.parts.stream import Base, Cast, Null, Stream
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded
-from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions
+from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions, State
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Run, Settings
@@ -573,3 +573,14 @@ def test_a_senders_messages_are_delivered_in_their_order_under_faults(seed: int)
 
 def test_a_null_message_is_its_stamp() -> None:
     assert Null((5, 0)) == Null((5, 0)) != Null((5, 1))
+
+
+def test_what_is_decided_by_a_peers_state_is_not_cast_again() -> None:
+    world = cluster()
+    process = world.protocol(1)
+    world.cut = {(1, 0)}
+    world.submit(1, 0)
+    (cast,) = process._casts
+    base = Base(9, (cast.rtc, 0), {0: 1}, {1: (cast.life, 1)})
+    process._adopt(State(0, base, [], [], 0, 1), world.now, Outbox())
+    assert not process._casts

@@ -293,3 +293,16 @@ def test_a_leader_that_holds_a_message_of_a_sender_that_is_gone_stamps_it_when_a
     second = world.submit(4, 1)
     world.advance(3 * SECOND)
     assert [world.delivered(p) for p in (3, 4, 5)] == [[first, second]] * 3
+
+
+def test_a_stamp_that_was_overtaken_is_not_accepted_any_more_though_another_group_has_stamped_a_later_copy() -> None:
+    """After a restart it would be taken for the stamp with which the message was delivered, and told in votes."""
+    one = cluster("white_box", 2).protocol(0)
+    message, ballot = AppMessage(new_message_id(NOW, 1), (0, 1), b"", 0), one.leadership.joined
+    low, final = Timestamp(NOW + 1, 0), Timestamp(NOW + 50, 0)
+    one.on_message(0, Accept(message.id, 0, ballot, low, message), NOW, Outbox())
+    later = Timestamp(NOW + 3 * WINDOW_US, 1)
+    one.on_message(3, Accept(message.id, 1, Ballot(1, 3), later, None), NOW, Outbox())
+    assert held(one, message) == (ACCEPTED, low, 0)
+    one.on_install(1, message, final, final.encode(), NOW, Outbox())
+    assert held(one, message) == (START, None, 0) and one.log.known(message.id) == (final, 1)

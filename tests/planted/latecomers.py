@@ -152,7 +152,7 @@ class AsksWhoIsBehind(PrimCast):
     """Who waits asks everybody for deliveries, whether they have any or not."""
 
 
-@rewrite("_take", "if copies.is_past(state):", "if False:")
+@rewrite("_is_behind", "return copies.is_past(state)", "return False")
 class ForgottenInTAgain(PrimCast):
     """Who has delivered, settled and forgotten a message that is in the T of a new primary, or in that of which it is
     to be one, takes it into T again."""

@@ -259,7 +259,7 @@ class InstalledStaysPending(PrimCast):
     """What is installed from a peer's journal still is in the queue."""
 
 
-@rewrite("_append_proposals", "if self.copies.delivered_as(proposal.id, proposal.ts):", "if False:")
+@rewrite("_append_proposals", "self.copies.delivered_as(proposal.id, proposal.ts) or", "")
 class DeliveredAppended(PrimCast):
     """What was delivered is appended to T again."""
 
