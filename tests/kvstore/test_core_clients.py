@@ -144,6 +144,20 @@ def test_where_nobody_remembers_what_it_found_it_is_read_again():
     assert [answer.result.results[0].entries for answer in bench.answers()] == [()]
 
 
+def test_it_is_not_read_again_for_longer_than_anything_is_waited_for():
+    bench = Bench(shared_reads=False)
+    bench.request(Transaction(success=(Range(b"k", 9),)), NO_ID)
+    begun, answers = bench.now, []
+    while not answers and bench.now < begun + 2 * WAIT_US_MAX:
+        for message in bench.multicast():
+            delivery = bench.order(message)
+            for shard in (1, 2):
+                bench.part(shard, delivery)
+        bench.tick(RESULT_RETRY_US)
+        answers = bench.answers()
+    assert [answer.code for answer in answers] == ["timeout"] and bench.now <= begun + WAIT_US_MAX + 3 * RESULT_RETRY_US
+
+
 def test_its_result_is_told_again_if_it_was_lost_on_its_way():
     bench = Bench(shared_reads=False)
     delivery = bench.deliver(GET, NO_ID, origin=4)

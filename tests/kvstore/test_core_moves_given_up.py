@@ -1,13 +1,19 @@
-"""A move of slots that is given up leaves nothing behind, and no delivery takes long for it."""
+"""A move of slots that is given up leaves nothing behind, and no delivery takes long for it; whoever was told of one asks
+for no more than is missing."""
 
 from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import Move
+from kvstore.api.model import Get, Move, OperationResult, Transaction
 from kvstore.api.shard_map import slot_of
+from kvstore.core.bundles import version_of
+from kvstore.core.messages import ResultRequest, ShardResults
+from kvstore.core.requests import RESULT_RETRY_US
 from kvstore.core.state import PLACES
-from tests.kvstore.test_core_moves import KEYS, MOVE, SLOTS, Two
+from multicast.types import Timestamp
+from tests.kvstore.one_replica import Bench, key, result_of
+from tests.kvstore.test_core_moves import KEYS, MOVE, SLOTS, Two, gone_to_two
 
 
 def staged(two: Two) -> int:
@@ -56,3 +62,17 @@ def test_a_move_may_begin_before_another_one_has_gone_wholly(given_up: int) -> N
     assert set(two.rows(1)) == {key for key in KEYS if slot_of(key) in SLOTS[2:]} - {KEYS[0]}
     assert all(two.moves[0].owns(key) == (slot_of(key) in SLOTS[:2]) for key in KEYS)
     assert not two.moves[0].status()["old"] and staged(two) == 0
+
+
+def test_who_was_told_moved_and_then_of_an_effect_asks_for_the_rest_and_orders_nothing() -> None:
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.request(transaction, bench.new_id())
+    (message,) = bench.multicast()
+    delivery = bench.order(message)
+    bench.part(1, delivery, gone_to_two(key(1), bench))
+    bench.sent(ResultRequest)
+    done = result_of(transaction, message_id, version_of(Timestamp(bench.now + 9, 0), 0), [(1, OperationResult())])
+    bench.hear(6, ShardResults(2, [done]))
+    bench.tick(RESULT_RETRY_US)
+    assert bench.multicast() == [] and bench.sent(ResultRequest) != []

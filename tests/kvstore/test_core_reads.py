@@ -50,6 +50,17 @@ def test_a_read_is_answered_from_the_store_and_ordered_nowhere() -> None:
     assert bench.multicast() == []
 
 
+def test_a_reads_version_is_that_of_the_last_transaction_that_it_sees() -> None:
+    """Who goes on from it, to read or to watch, would else see a part of the bundle anew, or not at all."""
+    bench = leader()
+    bench.deliver_bundle(*[(bench.new_id(), write(key(0, number))) for number in range(3)])
+    bench.request(read(*[key(0, number) for number in range(3)]), NO_ID)
+    (token,) = asked(bench)
+    (answer,) = readable(bench, token, 1)
+    found = [one.found.version for one in answer.result.results if one.found is not None]
+    assert len(found) == 3 and answer.result.version == max(found)
+
+
 def test_a_read_waits_until_all_that_it_must_see_is_complete() -> None:
     bench = leader()
     bench.request(read(key(0)), NO_ID)
