@@ -45,7 +45,7 @@ Checks
     vouching      is on disk what a process vouches for, and does no message overtake another?
     watermarks    has a majority of a group what other groups hear that the group has?
     books         does what a process keeps twice agree?
-    bounds        does a process keep no more than its options say?
+    bounds        does a process keep no more than its options say, and say nothing twice at once?
     timers        has what waits for somebody else a timer, and does the host know it?
     remembered    is what was delivered remembered as long as somebody may ask for it?
     owed          is a protocol told what its host owes it?

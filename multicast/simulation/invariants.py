@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.records import Delivered
 from multicast.simulation.books import Books
-from multicast.simulation.bounds import Bounds
+from multicast.simulation.bounds import Bounds, Repetitions
 from multicast.simulation.checkers import Checker
 from multicast.simulation.horizons import Horizons
 from multicast.simulation.logs import ReplicatedLogs, Streams
@@ -346,14 +346,15 @@ class WhiteBoxInvariants(Checker):
                 )
 
 
+_OF_EACH = (Remembered, Timers, Books, Bounds, Repetitions)
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
-    "skeen": (Remembered, GroupWatermarks, Timers, Books, Bounds),
-    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, Remembered, Timers, Books, Bounds),
-    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, Remembered, Timers, Books, Bounds),
-    "toto": (Views, Reveals, Reigns, Remembered, Timers, Books, Bounds),
-    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books, Bounds),
-    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Remembered, Timers, Books, Bounds),
-    "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, Remembered, Timers, Books, Bounds),
+    "skeen": (GroupWatermarks, *_OF_EACH),
+    "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, *_OF_EACH),
+    "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, *_OF_EACH),
+    "toto": (Views, Reveals, Reigns, *_OF_EACH),
+    "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, *_OF_EACH),
+    "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, *_OF_EACH),
+    "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, *_OF_EACH),
 }  # fmt: skip
 
 

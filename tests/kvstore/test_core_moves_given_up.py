@@ -1,5 +1,5 @@
-"""A move of slots that is given up leaves nothing behind, and no delivery takes long for it; whoever was told of one asks
-for no more than is missing."""
+"""A move of slots that is given up leaves nothing behind, and no delivery takes long for it. Whoever was told of one
+asks for no more than is missing."""
 
 from __future__ import annotations
 

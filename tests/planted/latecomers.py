@@ -121,7 +121,7 @@ class FetchesNothingWhileItWaits(WhiteBox):
 # -- stamps and deliveries --------------------------------------------------------------------------------------------
 
 
-@rewrite("report", "reached = min(reached, self.watermark)", "pass", part=DeliveredLog)
+@rewrite("_reckon", "reached = min(reached, self.watermark)", "pass", part=DeliveredLog)
 class OwnGroupAhead(WhiteBox):
     """A process goes by what a quorum of its group has reached, not having reached it itself: what it delivers then is
     never settled, and it tells other groups what it does not hold."""
@@ -156,6 +156,21 @@ class AsksWhoIsBehind(PrimCast):
 class ForgottenInTAgain(PrimCast):
     """Who has delivered, settled and forgotten a message that is in the T of a new primary, or in that of which it is
     to be one, takes it into T again."""
+
+
+@rewrite("_append_proposals", "or self.copies.is_forgotten(proposal.id, proposal.ts)", "")
+class ForgottenAppended(PrimCast):
+    """Who hears a proposal when it has delivered, settled and forgotten the message appends it, and waits for it."""
+
+
+@rewrite("adopt", "taken = [s for s in state.entries if not self._is_behind(s)]", "taken = state.entries")
+class LeftOutOnDisk(PrimCast):
+    """What is left out of a T that is taken over stays on disk, and is in T after a restart."""
+
+
+@rewrite("end_batch", "AcceptAck(vector, [*ids])", "AcceptAck(vector, [*ids, *ids])")
+class AcknowledgedTwiceAtOnce(WhiteBox):
+    """An acknowledgement names every message twice."""
 
 
 @rewrite("settled_at", "known is not None and message_id not in self._entries", "known is not None", part=KnownCopies)

@@ -71,12 +71,12 @@ class NewViewNotAsked(PrimCast):
     """A view begins when a majority of the one before has joined, and few of its own members have."""
 
 
-@rewrite("report", "in self._topology.counting(group)", "in self._topology.counting(group)[:1]", part=DeliveredLog)
+@rewrite("_reckon", "in self._topology.counting(group)", "in self._topology.counting(group)[:1]", part=DeliveredLog)
 class OldViewsWatermark(WhiteBox):
     """Until a view has begun, watermarks are those of the one before alone."""
 
 
-@rewrite("report", "in self._topology.counting(group)", "in self._topology.counting(group)[-1:]", part=DeliveredLog)
+@rewrite("_reckon", "in self._topology.counting(group)", "in self._topology.counting(group)[-1:]", part=DeliveredLog)
 class NewViewsWatermark(PrimCast):
     """As soon as a view is known, watermarks are its own alone."""
 
@@ -159,6 +159,11 @@ class ToldViewNotBegun(WhiteBox):
 @rewrite("_ask_strangers", "if strangers:", "if False:", part=FoundedGroups)
 class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""
+
+
+@rewrite("recount", "if self._counted is self._topology.processes:", "if True:", part=DeliveredLog)
+class WatermarksOfTheViewBefore(WhiteBox):
+    """What a smaller group has delivered is settled when it delivers something new, not before."""
 
 
 @rewrite("begin", "self._reckon()", "pass", part=GroupClocks)

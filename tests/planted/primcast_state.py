@@ -264,7 +264,7 @@ class DeliveredAppended(PrimCast):
     """What was delivered is appended to T again."""
 
 
-@rewrite("_take", "or 0 < state.position <= self.log.position", "")
+@rewrite("_is_behind", "or 0 < state.position <= self.log.position", "")
 class ForgottenTakenUp(PrimCast):
     """Who joins an epoch takes for undelivered what it has delivered and forgotten, and waits for what nobody tells it
     any more."""
