@@ -188,8 +188,10 @@ class Rejoin:
             self.bound = None
 
     def may_join(self, ballot: Ballot) -> bool:
-        """Whether an amnesiac may take over a state of this ballot. True for any other process, which goes by other
-        rules."""
+        """Whether an amnesiac may take over a state of this ballot; not if it knows the view and does not belong to it.
+        True for any other process, which goes by other rules."""
+        if self.amnesiac and self._self_id not in self._views.of.get(ballot.view, (self._self_id,)):
+            return False
         return not self.amnesiac or (self.bound is not None and ballot > self.bound)
 
     def finish(self, out: Outbox) -> None:

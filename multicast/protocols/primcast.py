@@ -204,7 +204,7 @@ class PrimCast(MulticastProtocol):
         self.copies = KnownCopies(self.group, self.entries, self.log, self.window)
         self._queue = PendingQueue()
         self._proposable: list[MessageId] = []
-        self._acks: dict[tuple[GroupId, ...], list[Stamp]] = {}
+        self._acks: dict[tuple[GroupId, ...], dict[tuple[MessageId, Ballot, int], Stamp]] = {}
         self._replies: dict[ProcessId, dict[MessageId, Stamp]] = {}
         self._told_clock = self._primarys_position = self._turn = 0
         self._saved_state = (0, 0, 0)
@@ -347,7 +347,8 @@ class PrimCast(MulticastProtocol):
 
     def _acknowledge(self, entry: Entry) -> None:
         assert entry.message is not None
-        self._acks.setdefault(entry.message.destinations, []).append(self._stamp(entry))
+        stamp = self._stamp(entry)
+        self._acks.setdefault(entry.message.destinations, {})[stamp.id, stamp.epoch, stamp.ts] = stamp
 
     def _stamp(self, entry: Entry) -> Stamp:
         return entry.stamp(with_digest=self.election.state is LEADER)
@@ -451,7 +452,8 @@ class PrimCast(MulticastProtocol):
         self.t.fetch_dropped(self.leadership.joined.leader, self.leadership.joined, out)
         raised = self.clock.value > self._told_clock
         self._told_clock = self.clock.value
-        for groups, stamps in self._acks.items():
+        for groups, acks in self._acks.items():
+            stamps = [*acks.values()]
             out.send_durable(self.topology.members(groups), self._ack(stamps))
         if raised and not self._acks:
             out.send_durable(self.election.members, Bump(self.election.promised, self._told_clock, self.t.length))

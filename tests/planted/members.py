@@ -161,6 +161,11 @@ class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""
 
 
+@rewrite("may_join", "self._views.of.get(ballot.view, (self._self_id,))", "(self._self_id,)", part="election.rejoin")
+class JoinsAnothersView(PrimCast):
+    """Who was added takes over a state of the view before, to which it does not belong, and vouches for it."""
+
+
 @rewrite("recount", "if self._counted is self._topology.processes:", "if True:", part=DeliveredLog)
 class WatermarksOfTheViewBefore(WhiteBox):
     """What a smaller group has delivered is settled when it delivers something new, not before."""
