@@ -84,10 +84,12 @@ class Entries(dict[MessageId, Entry]):
             stamps.append(entry.local)
         return any([self._window.is_new_copy(entry.id, stamp.time, delivered) for stamp in stamps])
 
-    def is_of_later(self, entry: Entry, delivered: Timestamp) -> bool:
-        """Whether its own stamp is of a later copy of what was delivered at that time. (If not, that delivery was of
-        what it stands for, if by another stamp of a later ballot.)"""
-        return entry.local is not None and self._window.is_new_copy(entry.id, entry.local.time, delivered)
+    def is_of_later(self, message_id: MessageId, stamp: Timestamp | None, delivered: Timestamp | None) -> bool:
+        """Whether a stamp, if there is one, is of a later copy of what was delivered at that time. (If not, it is of
+        what was delivered, if perhaps by another stamp of a later ballot.)"""
+        if stamp is None or delivered is None:
+            return False
+        return self._window.is_new_copy(message_id, stamp.time, delivered)
 
     # -- states -------------------------------------------------------------------------------------------------------
 

@@ -329,6 +329,8 @@ class WhiteBox(MulticastProtocol):
         if ballot != self.leadership.joined:
             return
         if entry.phase == COMMITTED:
+            if self.entries.is_of_later(entry.id, local, entry.final):
+                return  # of a later copy: what was committed comes first
             if entry.local != local:
                 raise AssertionError(f"Invariant 3a: {entry.id.hex()} stamped {entry.local} and {local}")
         elif entry.phase != ACCEPTED or entry.local != local:
@@ -469,8 +471,8 @@ class WhiteBox(MulticastProtocol):
             self.election.step_down(now)  # somebody leads a later ballot
         self.clock.advance(timestamp.time)
         if self.entries.is_copy_after(entry, timestamp):
-            if not self.entries.is_of_later(entry, timestamp):  # of the later copy there is another group's stamp
-                entry.phase, entry.local = START, None
+            if not self.entries.is_of_later(entry.id, entry.local, timestamp):  # another group has stamped that
+                entry.phase, entry.local, entry.final = START, None, None
             self._early.pop(self.log.add(message.id, message.destinations, timestamp, out), None)
             self.leadership.delivered(message, out)
         else:

@@ -306,3 +306,16 @@ def test_a_stamp_that_was_overtaken_is_not_accepted_any_more_though_another_grou
     assert held(one, message) == (ACCEPTED, low, 0)
     one.on_install(1, message, final, final.encode(), NOW, Outbox())
     assert held(one, message) == (START, None, 0) and one.log.known(message.id) == (final, 1)
+
+
+def test_a_later_copy_is_accepted_when_what_was_committed_before_is_delivered() -> None:
+    """Its leader has told it before the state in which the copy before is committed."""
+    process, message, out = follower()
+    process.on_message(0, Accept(message.id, 0, BALLOT, LATER, message), NOW, out)
+    process.adopt(NewState(BALLOT, 0, [EntryState(message, COMMITTED, FIRST, FIRST)], LATER.time), NOW, out)
+    process.entries[message.id].hold(0, BALLOT, LATER)
+    process.confirmed(NOW, out)
+    assert held(process, message) == (COMMITTED, FIRST, 0)
+    process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
+    process.on_message(0, Accept(message.id, 0, BALLOT, LATER, message), NOW, out)
+    assert held(process, message) == (ACCEPTED, LATER, 0) and process.log.known(message.id) == (FIRST, 1)

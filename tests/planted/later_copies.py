@@ -84,6 +84,11 @@ class OwnStampForgotten(FastCast):
     """Who delivers a first copy late forgets its group's stamp of the later one, and as leader never concludes it."""
 
 
+@rewrite("_accept_if_complete", "if self.entries.is_of_later(entry.id, local, entry.final):", "if False:")
+class LaterOfCommitted(WhiteBox):
+    """Who knows a copy as committed and hears of the next one takes that for a contradiction, and ends."""
+
+
 @rewrite("_drop", "elif entry is not None and not entry.position:", "elif False:")
 class EarlierCopyOnDisk(PrimCast):
     """Who has heard of a later copy keeps the settled one on disk, and takes it for undelivered after a restart."""
