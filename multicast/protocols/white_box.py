@@ -329,7 +329,7 @@ class WhiteBox(MulticastProtocol):
         if ballot != self.leadership.joined:
             return
         if entry.phase == COMMITTED:
-            if self.entries.is_of_later(entry.id, local, entry.final):
+            if not entry.position and self.entries.is_of_later(entry.id, local, entry.final):
                 return  # of a later copy: what was committed comes first
             if entry.local != local:
                 raise AssertionError(f"Invariant 3a: {entry.id.hex()} stamped {entry.local} and {local}")

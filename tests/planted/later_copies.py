@@ -84,7 +84,7 @@ class OwnStampForgotten(FastCast):
     """Who delivers a first copy late forgets its group's stamp of the later one, and as leader never concludes it."""
 
 
-@rewrite("_accept_if_complete", "if self.entries.is_of_later(entry.id, local, entry.final):", "if False:")
+@rewrite("_accept_if_complete", "self.entries.is_of_later(entry.id, local, entry.final)", "False")
 class LaterOfCommitted(WhiteBox):
     """Who knows a copy as committed and hears of the next one takes that for a contradiction, and ends."""
 
