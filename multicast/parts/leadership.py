@@ -18,9 +18,8 @@ state the votes of a quorum amount to (`choose`), how a process takes one over (
 
 Use. Merge `handlers(...)` into the protocol's own; call `start` once what is on disk has been restored, `installed`
 after each delivery that came from a peer's journal, `tick` and `on_peer_reset` with the protocol's own; be the
-protocol's `election`.
-Durable, under one key: the promised and the joined ballot. The state of the first ballot is the empty one: its leader
-leads when its own Joined comes back from the disk.
+protocol's `election`. Durable, under one key: the promised and the joined ballot. The state of the first ballot is the
+empty one: its leader leads when its own Joined comes back from the disk.
 
 Lost disk. Who has no memory (`REJOINING`) keeps the state of a ballot above all for which it may have voted until it
 has the group's deliveries up to what that leaves out, and then joins it.
@@ -394,8 +393,9 @@ class Leadership(Generic[V, S]):
 
     def learn_leader(self, group: GroupId, ballot: Ballot, now: int, out: Outbox, by: ProcessId | None = None) -> None:
         """See `KnownLeaders.learn`. Of an added leader, unheard of here, nothing is learned before its view."""
-        unheard = ballot.leader not in self.membership.group_of
-        if not self._deadlines.is_set("views") if unheard else ballot.view not in self.membership.views[group].of:
+        lacks = ballot.view not in self.membership.views[group].of
+        unheard = lacks and ballot.leader not in self.membership.group_of
+        if lacks and not (unheard and self._deadlines.is_set("views")):
             out.send(self.membership.groups[group] if unheard else (ballot.leader,), ViewAsk())
             self._deadlines.by("views", now + self._retry_us)
         if not unheard and self.leaders.learn(group, ballot, by):

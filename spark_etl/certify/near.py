@@ -367,8 +367,8 @@ def cut_shard(
     source: Source, shard: int, replicas: Sequence[int], fullest: int, kept: Kept, into: Path
 ) -> tuple[dict[str, int], bytes]:
     """The rows of a shard's journals that are about these, and about those who wrote before and behind what these read
-    and wrote; of what the latter wrote only that. fullest: whose accounts stand for all. Also returns the ids of their
-    messages, 16 bytes each."""
+    and wrote; of what the latter wrote only that. fullest: whose accounts stand for all; if it is also the first, whom
+    checks name, only its reads and writes are kept. Also returns the ids of their messages, 16 bytes each."""
     wanted = pa.array([kept.versions[n : n + 16] for n in range(0, len(kept.versions), 16)], pa.binary(16))
     reads, writes = source.read("reads", READS, [fullest]), source.read("writes", WRITES, [fullest])
     placed = pa.Table.from_pylist([dict(zip(PLACED, row, strict=True)) for row in kept.placed], NO_PLACES.schema)
@@ -396,7 +396,7 @@ def cut_shard(
     positions = outcomes.filter(pc.is_in(outcomes["gts"], value_set=near))["position"]  # `Case.names` wants them all
     positions = pc.unique(pa.concat_arrays([whole(positions), pa.array(kept.positions, pa.int64())]))
     rows = {table: source.where(table, replicas, "position", positions) for table in ("deliveries", "outcomes")}
-    tellers = [fullest] if fullest == min(replicas) else replicas  # they tell the same; the first is named
+    tellers = [fullest] if fullest == min(replicas) else replicas
     rows["reads"] = source.where("reads", tellers, "gts", wanted)
     rows["writes"] = _writes(source, tellers, wanted, near, touched, pa.array(kept.keys, pa.binary()))
     files: dict[str, int] = {}

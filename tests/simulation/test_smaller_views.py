@@ -9,7 +9,7 @@ import pytest
 from multicast import registry
 from multicast.application import Application
 from multicast.membership import Change, ViewIs, Views, change_payload, view_key
-from multicast.protocol import Outbox, Saved
+from multicast.protocol import Outbox, PeerError, Saved
 from multicast.protocols.primcast import Ack, PrimCast
 from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.disk import SimulatedDisk
@@ -104,3 +104,5 @@ def test_a_leader_unheard_of_is_asked_for_and_nobody_is_called_faulty() -> None:
     one.on_message(0, ViewIs(1, (0, 1, 7), {}), 3, out)
     one.on_message(1, Ack(ballot, 5, 1, 1, [], False), 4, out)
     assert one.leadership.leaders[0] == ballot
+    with pytest.raises(PeerError):
+        one.on_message(1, Ack(Ballot((1 << VIEW_BITS) + 3, 9), 5, 1, 1, [], False), 5, out)  # nobody of that view
