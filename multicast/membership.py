@@ -39,8 +39,9 @@ Who is added acknowledges nothing (REJOINING, as who has lost its disk, parts.re
 whose view it belongs to, and the history that this leaves out. It has no past that it could have forgotten, so nobody
 need answer it first, and it promises ballots as others do, by rule 2: it counts only where its view has begun, so all
 that was acknowledged before is with a majority of that view without it. Who is removed helps the new view to begin, and
-is told then, by whoever belongs to it (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader
-of a later view than the first sends `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of
+is told then, by whoever belongs to it (`ViewIs`): it stops (REMOVED). Whoever learns that a view has begun tells all
+that it knows, once, before it tells anybody who leads there: its leader may itself have been added, and nobody
+elsewhere takes word from one who is unheard of. A leader repeats it to whom it answers, and a vector with a ballot of
 an unknown view is not counted until then. Who was away meanwhile may know nobody any more who belongs to a group: so
 whoever meets it again tells it the views of all groups (`parts.founding`).
 
@@ -334,6 +335,10 @@ class Membership(Topology):
         views = self.views[group]
         members = views.of[0]
         return GroupIs(group, members, {p: views.notes[p] for p in members if p in views.notes})
+
+    def others(self, process: ProcessId) -> tuple[ProcessId, ...]:
+        """All that are known, of all groups, but this one."""
+        return tuple(p for p in self.processes if p != process)
 
     def counting(self, group: GroupId) -> tuple[tuple[ProcessId, ...], ...]:
         return self.views[group].counting

@@ -111,7 +111,7 @@ class FoundedGroups:
 
     def _tell_all(self, out: Outbox) -> None:
         self._told = self._membership.processes
-        self._tell(tuple(p for p in self._told if p != self._self_id), out)
+        self._tell(self._membership.others(self._self_id), out)
 
     def _tell(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         for group in self._membership.founded:

@@ -256,10 +256,12 @@ class Leadership(Generic[V, S]):
         self.election.follow_views()
 
     def _view_begun(self, number: int, out: Outbox) -> None:
-        """This view has begun: a ballot of it has."""
+        """This view has begun: a ballot of it has. Everybody is told by everybody: who leads it may be unheard of."""
+        others = self.membership.others(self._self_id)
         if self.election.views.begin(number):
             out.put(_BEGUN_KEY, number.to_bytes(4, "big"))
             self._follow_views()
+            self.election.tell_view(others, out)
 
     def _on_view_ask(self, sender: ProcessId, asked: ViewAsk, now: int, out: Outbox) -> None:
         self.election.tell_view((sender,), out)
@@ -378,14 +380,12 @@ class Leadership(Generic[V, S]):
         self.election.go("confirm")
         self._deadlines.by("beat", now)
         if self.election.state is LEADER:
-            others = tuple(p for p in self.membership.processes if p != self._self_id)
+            others = self.membership.others(self._self_id)
             self._view_begun(self.joined.view, out)
-            self.election.tell_view(others, out)
         self._led.confirmed(now, out)
         if self.election.state is LEADER:
             self.learn_leader(self.group, self.joined, now, out, self._self_id)
-            rest = tuple(p for p in others if p not in self.election.members)
-            out.send(self.election.others + rest, LeaderIs(self.joined))
+            out.send(others, LeaderIs(self.joined))
             if self.joined.view < self.election.views.latest:
                 self._deadlines.by("view", now)
 

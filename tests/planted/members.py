@@ -156,6 +156,12 @@ class ToldViewNotBegun(WhiteBox):
     """Who is told a view that it has made waits for those of the one before all the same."""
 
 
+@rewrite("_view_begun", "self.election.tell_view(others, out)", "pass", part=Leadership)
+class BegunViewUntold(PrimCast):
+    """That a view has begun is told by who leads it alone, which may have been added itself: who is in another group
+    takes no word from it."""
+
+
 @rewrite("_ask_strangers", "if strangers:", "if False:", part=FoundedGroups)
 class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""
