@@ -202,12 +202,13 @@ class Leadership(Generic[V, S]):
         if _REMOVED_KEY in saved.values:
             self.election.go("leave")
 
-    def hear(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> None:
-        """A message of this ballot's leader has come: the leader lives, or is told that it is deposed."""
+    def hear(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> bool:
+        """A message of this ballot's leader has come: it lives, or is told that it is deposed. Returns which."""
         if ballot < self.election.promised:
             out.send((sender,), Nack(self.election.promised))
         elif ballot == self.joined and sender != self._self_id:
             self.election.detector.heard(now)  # a leader that has heard of a higher ballot must not reassure itself
+        return ballot >= self.election.promised
 
     def is_current(self, ballot: Ballot) -> bool:
         """Whether this process has joined this ballot, and has promised none above it."""
@@ -439,8 +440,7 @@ class Leadership(Generic[V, S]):
                 self._vote_late(ballot, now, out)
 
     def _vote_late(self, ballot: Ballot, now: int, out: Outbox) -> None:
-        """The ballot has begun, so this vote only asks for its state. It is repeated if the link was reset, or after a
-        very long time."""
+        """The ballot has begun: this vote only asks for its state, again after a reset, or a very long time."""
         self.election.promise("promise", ballot, now, out)
         self.election.send_vote(self._empty_vote(), out)
 

@@ -301,12 +301,14 @@ class WhiteBox(MulticastProtocol):
         """Lines 10-16: hold the stamp of one destination group."""
         if self.topology.group_of[sender] != accept.group or accept.ballot.leader != sender:
             raise PeerError(f"an ACCEPT for group {accept.group} from process {sender}")
-        entry = self.entries.of_stamp(accept.id, accept.local, accept.group == self.group, now)
+        own = accept.group == self.group
+        if own and not self.leadership.hear(sender, accept.ballot, now, out):
+            return
+        entry = self.entries.of_stamp(accept.id, accept.local, own, now)
         if not isinstance(entry, Entry):
             out.send((sender,), Known(accept.id, entry))
             return
-        if accept.group == self.group:
-            self.leadership.hear(sender, accept.ballot, now, out)
+        if own:
             if entry.message is None:
                 if accept.message is None or self.group not in accept.message.destinations:
                     raise PeerError("an ACCEPT of the own group without the message")
@@ -516,6 +518,8 @@ class WhiteBox(MulticastProtocol):
         """Deviation 5: take each stamp as an ACCEPT, ask for payloads that are missing, and answer with the own
         stamps."""
         own = message.group == self.group
+        if own and not self.leadership.hear(sender, message.ballot, now, out):
+            return
         lacked: list[MessageId] = []
         answers: dict[tuple[GroupId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id, local in message.stamps:
@@ -726,8 +730,13 @@ class WhiteBox(MulticastProtocol):
 
     def _settled(self, ids: list[MessageId], out: Outbox) -> None:
         """Drop messages that nobody needs any more. What is held under the id of one and is not delivered is a later
-        copy: that stays."""
-        self._drop([i for i in ids if (entry := self.entries.get(i)) is None or entry.position], out)
+        copy: that stays, and takes the place on disk when it is accepted."""
+        for message_id in ids:
+            entry = self.entries.get(message_id)
+            if entry is not None and entry.position:
+                self._drop([message_id], out)
+            elif entry is not None and entry.phase < ACCEPTED:
+                out.delete(_ENTRY_PREFIX + message_id)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         for message_id in settled:

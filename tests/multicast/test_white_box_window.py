@@ -11,7 +11,7 @@ from multicast.parts.delivered import DeliveredLog, Known
 from multicast.parts.entries import Entries
 from multicast.parts.window import Window
 from multicast.protocol import Outbox, Saved
-from multicast.protocols.white_box import Accept, Deliver, Multicast, NewState, WhiteBox
+from multicast.protocols.white_box import Accept, Deliver, Multicast, NewState, Stamps, WhiteBox
 from multicast.simulation.leftovers import held as kept
 from multicast.types import AppMessage, Ballot, ProcessId, Timestamp, Topology, new_message_id
 from tests.multicast.lockstep import START_US, Lockstep
@@ -319,3 +319,23 @@ def test_a_later_copy_is_accepted_when_what_was_committed_before_is_delivered() 
     process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
     process.on_message(0, Accept(message.id, 0, BALLOT, LATER, message), NOW, out)
     assert held(process, message) == (ACCEPTED, LATER, 0) and process.log.known(message.id) == (FIRST, 1)
+
+
+def test_a_deposed_leaders_word_of_a_later_copy_does_not_take_the_place_of_what_was_delivered() -> None:
+    """Votes need it, as long as somebody may ask for it."""
+    process, message, out = follower()
+    process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
+    process.leadership.election.promise("promise", Ballot(BALLOT.number + 1, 1), NOW, out)
+    process.on_message(BALLOT.leader, Accept(message.id, 0, BALLOT, LATER, message), NOW, out)
+    process.on_message(BALLOT.leader, Stamps(0, BALLOT, [(message.id, LATER)], False), NOW, out)
+    assert held(process, message) == (COMMITTED, FIRST, 1)
+    assert [type(told).__name__ for _, told, _ in out.sends][-2:] == ["Nack", "Nack"]
+
+
+def test_what_is_settled_leaves_the_disk_though_a_later_copy_was_heard_of() -> None:
+    process, message, out = follower()
+    process.on_install(1, message, FIRST, FIRST.encode(), NOW, out)
+    process.entries.of_stamp(message.id, LATER, True, NOW)
+    process._settled([message.id], out)
+    assert held(process, message) == (START, None, 0)
+    assert (b"m" + message.id, None) in [(key, value) for key, value, _ in out.changes]

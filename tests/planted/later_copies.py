@@ -94,4 +94,15 @@ class EarlierCopyOnDisk(PrimCast):
     """Who has heard of a later copy keeps the settled one on disk, and takes it for undelivered after a restart."""
 
 
+@rewrite("_settled", "elif entry is not None and entry.phase < ACCEPTED:", "elif False:")
+class EarlierCopyOnWhiteBoxDisk(WhiteBox):
+    """The same in White-Box."""
+
+
+@rewrite("_on_accept", "if own and not self.leadership.hear(sender, accept.ballot, now, out):",
+         "if own and self.leadership.hear(sender, accept.ballot, now, out) is None:")  # fmt: skip
+class DeposedBeginsLater(WhiteBox):
+    """A deposed leader's word of a later copy takes the place of what was delivered."""
+
+
 PLANTED = planted_in(__name__)
