@@ -47,6 +47,7 @@ class Size(StrEnum):
 
     small = "small"
     large = "large"
+    tight = "tight"
 
 
 class ScheduleName(StrEnum):

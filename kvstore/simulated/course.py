@@ -77,7 +77,7 @@ class Course:
         conditions = chase.conditions() if self._chases else drawing.conditions(self._rng, self._size, typed)
         self._span_us = self._draw_span_us()
         lot = self._lot("joins")
-        self._changes = joins.draw(lot, topology, self._span_us, kind.specification) if self._strikes else []
+        self._changes = joins.draw(lot, self._size, topology, self._span_us, kind.specification) if self._strikes else []
         spares = joins.with_spares(topology, self._changes).spares
         free = len(topology.processes) + sum(map(len, spares.values()))
         grows = bool(settings.grows) and kind.specification.changes_members
@@ -173,7 +173,7 @@ class Course:
 
     @property
     def _small(self) -> bool:
-        return self._size is drawing.SMALL
+        return self._size is not drawing.LARGE
 
     # -- who takes part -----------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class BadUsage(Exception):
 ProtocolOption = Annotated[str, typer.Option(help="A protocol's name, or all.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")]
 JobsOption = Annotated[int, typer.Option(help="So many processes at once.")]
-SizeOption = Annotated[str | None, typer.Option(metavar="small|large", help="Of the runs; else drawn, mostly small.")]
+SizeOption = Annotated[str | None, typer.Option(metavar="|".join(SIZES), help="Of the runs; else drawn, mostly small.")]
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="A protocol option; else drawn.")
 ]

@@ -2,7 +2,8 @@
 
 Most runs are small: a few processes and messages, timers so short that several elections fit in, limits so low that
 queues overflow, states travel in portions and repairs are partial. Such a run takes a tenth of a second and shows most
-of what there is to find; a few are large, for what needs more messages or more time.
+of what there is to find; a few are large, for what needs more messages or more time. On request they are tight: small,
+with most limits at their least, and groups of protocols that can change that do so all the while.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from multicast.simulation.fault import Fault
 from multicast.simulation.network import Conditions
 from multicast.types import Topology
 
-SIZES = ("small", "large")
+SIZES = ("small", "large", "tight")
 _LARGE_SHARE = 0.05
 _SLOWED = ("delay", "slow_fsync")
 _BEATS = ("heartbeat_us", "stability_us", "barrier_threshold_us", "clock_probe_us")
@@ -40,7 +41,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     long faults last, and how far they are apart, as a share of what `faults` draws. delays: the most that a message
     usually takes. fsyncs: how long a sync takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames,
     catch_up_bytes: of `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of
-    the span. patience: after which time a client that insists tries again. frames_max: of a `Network` (times `crowd`).
+    the span; windows_share: of the runs whose clocks allow one. changes_share: of the runs in which groups may change,
+    and do; changes: how often; spares_max: so many are added to a group. patience: after which time a client that
+    insists tries again. frames_max: of a `Network` (times `crowd`).
     """
 
     groups: tuple[int, ...]
@@ -61,6 +64,10 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     catch_up_bytes: tuple[int, ...]
     segment_bytes: tuple[int, ...]
     windows: tuple[float, ...]
+    windows_share: float
+    changes_share: float
+    changes: tuple[int, ...]
+    spares_max: int
     patience_us: int
     frames_max: int
 
@@ -84,6 +91,10 @@ SMALL = Size(
     catch_up_bytes=(READ_BYTES, 5_000, 500, 1),
     segment_bytes=(256, 4_096, 1 << 20),
     windows=(0.1, 0.3, 1.0),
+    windows_share=0.4,
+    changes_share=0.25,
+    changes=(1, 2, 3, 5),
+    spares_max=3,
     patience_us=300_000,
     frames_max=300_000,
 )
@@ -106,10 +117,26 @@ LARGE = Size(
     catch_up_bytes=(READ_BYTES, 5_000),
     segment_bytes=(4_096, 65_536, 1 << 20),
     windows=(0.25, 0.5),
+    windows_share=0.4,
+    changes_share=0.25,
+    changes=(1, 2, 3, 5),
+    spares_max=3,
     patience_us=2_000_000,
     frames_max=10_000_000,
 )
-_BY_NAME = dict(zip(SIZES, (SMALL, LARGE), strict=True))
+TIGHT = msgspec.structs.replace(
+    SMALL,
+    replicas=(1, 2, 2, *(3,) * 6, 4, 5),
+    portion_bytes=(Options().portion_bytes, 1_000, 100, 100),
+    early_max=(Options().early_max, 8, 1),
+    pending_max=(Options().pending_max, 30, 6, 3),
+    windows=(0.03, 0.1, 0.3),
+    windows_share=0.75,
+    changes_share=1.0,
+    changes=(2, 4, 6, 9, 12),
+    spares_max=5,
+)
+_BY_NAME = dict(zip(SIZES, (SMALL, LARGE, TIGHT), strict=True))
 
 
 def size(protocol: str, seed: int, given: str | None) -> Size:
@@ -216,7 +243,7 @@ def options(
         limits["portion_bytes"] = max(limits["portion_bytes"], _CROWDS_PORTION)
     clock: dict[str, Any] = {"clock": rng.choice(("logical", "hybrid"))}
     clock["clock_skew_us_max"] = rng.choice((150_000, Options().clock_skew_us_max))
-    window = int(span_us * rng.choice(chosen.windows)) if rng.random() < 0.4 else 0
+    window = int(span_us * rng.choice(chosen.windows)) if rng.random() < chosen.windows_share else 0
     if window and given.get("clock", clock["clock"]) == "hybrid":
         clock["dedup_window_us"] = window
     own = kind.draw(rng, where)

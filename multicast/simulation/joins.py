@@ -17,14 +17,12 @@ from multicast.membership import Change, Membership, change_of, change_payload
 from multicast.protocol import Specification
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
+from multicast.simulation.drawing import Size
 from multicast.simulation.fault import Fault
 from multicast.simulation.scene import Node
 from multicast.simulation.world import World
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Topology, new_message_id
 
-SHARE = 0.25
-"""Of the runs with faults of a protocol that changes members."""
-_SPARES = 3
 _TRIES_MAX = 8
 _LEADER, _REMOVED = "leader", "removed"
 
@@ -39,19 +37,21 @@ class Planned(NamedTuple):
     twice: bool
 
 
-def draw(rng: random.Random, topology: Topology, span_us: int, specification: Specification) -> list[Planned]:
-    """In a part of the runs. At most `_SPARES` of a group are added."""
-    if not specification.changes_members or rng.random() >= SHARE:
+def draw(
+    rng: random.Random, chosen: Size, topology: Topology, span_us: int, specification: Specification
+) -> list[Planned]:
+    """In a part of the runs."""
+    if not specification.changes_members or rng.random() >= chosen.changes_share:
         return []
     groups = list(topology.groups)
     if rng.random() < 0.5:
         groups = [rng.choice(groups)]
-    count = rng.choice((1, 2, 3, 5))
+    count = rng.choice(chosen.changes)
     added = dict.fromkeys(groups, 0)
     planned = []
     for at in sorted(rng.randrange(span_us * 3 // 4) for _ in range(count)):
         group = rng.choice(groups)
-        adds = rng.random() < 0.5 and added[group] < _SPARES
+        adds = rng.random() < 0.5 and added[group] < chosen.spares_max
         added[group] += adds
         planned.append(Planned(at, group, adds, rng.random() < 0.4))
     return planned

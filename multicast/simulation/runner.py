@@ -127,7 +127,7 @@ class Run:
             self.span_us = self.span_us * self.messages // self.size.messages[-1]
         own = random.Random(f"{name}/{seed}/joins")
         faulty = settings.profile == "faults"
-        self._changes = joins.draw(own, self.topology, self.span_us, self.specification) if faulty else []
+        self._changes = joins.draw(own, self.size, self.topology, self.span_us, self.specification) if faulty else []
         self.topology = joins.with_spares(self.topology, self._changes)
         self.options = self._draw_options()
         self.world = World(

@@ -51,6 +51,16 @@ def test_most_seeds_are_small_and_the_size_can_be_fixed() -> None:
     assert drawn.span_us == fixed.span_us
 
 
+def test_in_tight_worlds_groups_change_and_limits_are_met() -> None:
+    """In the others seldom; and it is drawn only when it is asked for."""
+    protocol = registry.load("primcast")
+    tight, small = ([Run(protocol, seed, Settings(size=size)) for seed in range(40)] for size in ("tight", "small"))
+    assert all(run._changes for run in tight) and sum(bool(run._changes) for run in small) < 20
+    assert sum(run.options.portion_bytes <= 1_000 for run in tight) > 20
+    assert sum(run.options.dedup_window_us > 0 for run in tight) > sum(run.options.dedup_window_us > 0 for run in small)
+    assert {drawing.size("primcast", seed, None) for seed in range(200)} == {SMALL, LARGE}
+
+
 def test_small_worlds_have_few_processes_and_every_number_of_replicas() -> None:
     protocol = registry.load("ft_skeen")
     grids = [drawing.topology(random.Random(seed), SMALL, protocol, None, None) for seed in range(400)]
