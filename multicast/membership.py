@@ -350,11 +350,11 @@ class Membership(Topology):
         return quorum_of(len(self.views[group].of.get(ballot.view, ())))
 
     def follow(self, group: GroupId) -> None:
-        """The views of this group have changed."""
-        self.groups[group] = self.views[group].everybody
+        """The views of this group have changed. Late messages tell of who belonged to it only in between."""
+        views = self.views[group]
+        self.groups[group] = views.everybody
         self.processes = tuple(p for members in self.groups.values() for p in members)
-        for process in self.groups[group]:
-            self.group_of.setdefault(process, group)
+        self.group_of.update((process, group) for members in views.of.values() for process in members)
 
 
 _encode = msgspec.msgpack.Encoder().encode

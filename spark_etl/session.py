@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -106,25 +107,24 @@ def spark_session(
     CannotStart if it does not start."""
     classes = _classes(kept_classes(check_java()), keep)
     temporary = directory / "tmp"
-    temporary.mkdir(parents=True, exist_ok=True)
-    with _later() as interrupted:
-        try:
-            spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES, lasting, classes)
-        except CannotStart:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if interrupted:  # Java was told, too, as everybody of a group or of a service is
-                raise KeyboardInterrupt from None
-            raise
+    spark = None
     try:
-        if interrupted:
-            raise KeyboardInterrupt
+        with _later():
+            temporary.mkdir(parents=True, exist_ok=True)
+            spark = _start(directory, temporary, master, memory, input_bytes <= SMALL_INPUT_BYTES, lasting, classes)
         yield spark
+    except Exception as error:
+        if _interrupted(error):
+            raise KeyboardInterrupt from None
+        raise
     finally:
         try:
             with suppress(Exception):  # Java may have gone, before this program noticed what ended both
-                spark.stop()
+                if spark is not None:
+                    spark.stop()
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            with _later():
+                shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
@@ -211,7 +211,8 @@ def _start(
     log = directory / "spark.log"
     with _errors_to(log):
         try:
-            spark = builder.getOrCreate()
+            with ThreadPoolExecutor(1) as aside:  # in the main thread PySpark would take interruptions for itself
+                spark = aside.submit(builder.getOrCreate).result()
         except Exception as error:
             reason = str(error).strip().splitlines()
             raise CannotStart(f"Spark did not start: {reason[0] if reason else error!r}; its log is {log}") from None
@@ -248,19 +249,29 @@ def of_rows(spark: Any, rows: int) -> Iterator[None]:
 
 
 @contextmanager
-def _later() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted here: a Java that is half started would be nobody's, and stay."""
-    noted: list[int] = []
+def _later() -> Iterator[None]:
+    """SIGINT and SIGTERM interrupt after the block: a Java that is half started would be nobody's, and stay. Not what
+    the block raises then: Java was told, too, as everybody of a group or of a service is."""
     if threading.current_thread() is not threading.main_thread():
-        yield noted
+        yield
         return
+    noted: list[int] = []
     wanted = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, frame: noted.append(number)) for number in wanted]
     try:
-        yield noted
+        yield
     finally:
         for number, handler in zip(wanted, before, strict=True):
             signal.signal(number, handler)
+        if noted:
+            raise KeyboardInterrupt from None
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Py4J, when it is interrupted, closes its connections, and what fails of that is raised instead."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 @contextmanager

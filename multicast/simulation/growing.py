@@ -26,9 +26,10 @@ before anybody has told them of it."""
 
 
 def topology_of(world: Topology, process: ProcessId) -> Topology:
-    """With which this process begins, where `spares` may be of groups that are to be added: it knows its own."""
+    """With which this process begins: of who may be added it knows only those of its own group, as a live one does; and
+    of groups that are to be added (their members are `spares`) only its own."""
     group = world.group_of[process]
-    spares = {g: some for g, some in world.spares.items() if g in world.groups}
+    spares = {g: some for g, some in world.spares.items() if g in world.groups and g == group}
     groups = world.groups if group in world.groups else {**world.groups, group: world.spares[group]}
     return Topology(groups, spares)
 

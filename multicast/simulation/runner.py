@@ -24,6 +24,7 @@ from multicast.simulation.dropping import Dropping
 from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import Endings, liveness_limit_us
 from multicast.simulation.fault import Fault
+from multicast.simulation.growing import topology_of
 from multicast.simulation.injector import Injector
 from multicast.simulation.invariants import invariant_checkers
 from multicast.simulation.joins import Joins
@@ -206,13 +207,13 @@ class Run:
     ) -> tuple[MulticastProtocol, Application]:
         reader = Reader(pid, self.reads)
         reader.position = self.dropping.held(pid)
-        return self.protocol(pid, self.topology, self.options, rng), reader
+        return self.protocol(pid, topology_of(self.topology, pid), self.options, rng), reader
 
     def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
         """For `RecoveryCheck`."""
         application = Application()
         application.position = self.dropping.held(pid)
-        return self.protocol(pid, self.topology, self.options, rng), application
+        return self.protocol(pid, topology_of(self.topology, pid), self.options, rng), application
 
     def _plan_reads(self) -> None:
         """In some runs of a protocol that has them."""

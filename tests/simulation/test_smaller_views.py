@@ -9,6 +9,7 @@ import pytest
 from multicast import registry
 from multicast.application import Application
 from multicast.membership import Change, ViewIs, Views, change_payload, view_key
+from multicast.parts.ballots import LeaderIs
 from multicast.protocol import Outbox, PeerError, Saved
 from multicast.protocols.primcast import Ack, PrimCast
 from multicast.protocols.white_box import WhiteBox
@@ -106,3 +107,23 @@ def test_a_leader_unheard_of_is_asked_for_and_nobody_is_called_faulty() -> None:
     assert one.leadership.leaders[0] == ballot
     with pytest.raises(PeerError):
         one.on_message(1, Ack(Ballot((1 << VIEW_BITS) + 3, 9), 5, 1, 1, [], False), 5, out)  # nobody of that view
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_who_belonged_to_a_group_in_between_is_known_also_after_a_restart(again: bool) -> None:
+    """What was said of it may come late."""
+    topology = Topology({0: (0, 1, 2), 1: (3, 4, 5)})
+
+    def process(saved: Saved) -> PrimCast:
+        one = PrimCast(4, topology, PrimCast.specification.options(), random.Random(1))
+        one.on_start(saved, 1, Outbox())
+        return one
+
+    one, out = process(Saved({})), Outbox()
+    for view in (ViewIs(2, (0, 1, 2), {}), ViewIs(1, (0, 1, 2, 7), {})):
+        one.on_message(0, view, 1, out)
+    if again:
+        one = process(Saved({key: value for key, value, _ in out.changes if value is not None}))
+    assert one.topology.groups[0] == (0, 1, 2)
+    one.on_message(1, LeaderIs(Ballot((1 << VIEW_BITS) + 2, 7)), 2, Outbox())
+    assert one.leadership.leaders[0].leader == 7

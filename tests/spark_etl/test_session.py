@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from spark_etl import session
+from tests.kvstore.live import wait_until
 
 
-def test_an_interruption_waits_until_spark_has_started():
-    before = signal.getsignal(signal.SIGINT)
-    with session._later() as interrupted:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert set(interrupted) == {signal.SIGINT, signal.SIGTERM}
-    assert signal.getsignal(signal.SIGINT) is before
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_waits_until_spark_has_started(number: int) -> None:
+    before, done = signal.getsignal(number), []
+    with pytest.raises(KeyboardInterrupt), session._later():
+        os.kill(os.getpid(), number)
+        done.append(number)
+    assert done == [number] and signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -64,6 +65,42 @@ def test_an_interruption_of_its_end_leaves_nothing(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt), session.spark_session(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_is_one_whatever_fails_because_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(session, "_start", lambda *_: Gone(ConnectionRefusedError("Connection refused")))
+    with pytest.raises(KeyboardInterrupt), session.spark_session(tmp_path):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise ValueError("Gateway must be connected to send cancel cmd.")  # noqa: B904 (so does Py4J)
+    assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED = """
+import os, pathlib, signal, sys
+from spark_etl import gateway, session
+def started(jvm):
+    from pyspark import SparkContext
+    print(SparkContext._gateway.proc.pid, flush=True)
+    os.killpg(0, signal.SIGINT)
+gateway.remember = started
+try:
+    with session.spark_session(pathlib.Path(sys.argv[1]), "local[1]", "1g"):
+        print("nobody has interrupted it")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interruption_that_comes_when_java_has_just_started_leaves_neither_it_nor_its_files(tmp_path: Path) -> None:
+    """PySpark would have a handler of its own from then on."""
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, start_new_session=True)
+    java, said = done.stdout.splitlines()
+    assert said == "interrupted"
+    assert [path.name for path in tmp_path.iterdir()] == ["spark.log"]
+    wait_until(lambda: not Path("/proc", java).exists())
 
 
 def test_java_that_goes_leaves_no_stack_trace(spark: Any, capfd: pytest.CaptureFixture[str]):
