@@ -1,7 +1,9 @@
 """What the leader of a group with barriers knows in its ballot; it goes with that, and the next one begins anew.
 
-Casts. A leader proposes each sender's casts in their order. A gap is left to the sender, who repeats; when nothing is
-under way, the log says what comes next.
+Casts. A leader proposes each sender's casts in their order, each after the one that it proposed last, or that the log
+has come to, if that is further: with what an earlier leader proposed, and this one again. A gap is left to the sender,
+who repeats. The log takes casts in the order of stamps, so those of one sender never get lower ones, wherever the
+leader's clock goes: the log would drop what comes too early, and the leader wait for what follows that.
 
 Nulls. Who wants a barrier that the log has not reached, nor any null that was proposed, makes the leader propose a null
 message with its stamp. It has no contents but that; so those of all who want it are one, and once the log has come so
@@ -30,6 +32,9 @@ from multicast.types import GroupId, ProcessId
 _Due = tuple[Stamp, int, ProcessId, int, int, bytes]
 """A value that waits to be proposed, in the order of stamps, and of the casts that share one."""
 
+_NONE = (0, 0)
+"""(life, number) of who has cast nothing."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -51,7 +56,8 @@ class BarrierLeader:
         self._wait_us = wait_us
         self._ahead_max_us = ahead_max_us
         self._to_consensus = propose
-        self._expected = dict(stream.base.casts)
+        self._expected: dict[ProcessId, tuple[int, int]] = {}
+        self._rtc: dict[ProcessId, int] = {}
         self._null = NEVER
         self._due: list[_Due] = []
         self._due_nulls: set[Stamp] = set()
@@ -60,14 +66,15 @@ class BarrierLeader:
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
-    def take_cast(self, cast: Cast, idle: bool, real_clock: int) -> None:
-        """Lines 9-10. idle: nothing that was proposed waits for its decision."""
-        expected = self._stream.base.casts if idle and not self._due else self._expected
-        if self._stream.follows(expected.get(cast.sender), cast):
-            self._expected[cast.sender] = (cast.life, cast.number)
-            rtc = min(cast.rtc, real_clock + self._ahead_max_us) if real_clock else cast.rtc
-            value = _encode(Cast(cast.sender, cast.life, cast.number, rtc, cast.message))
-            self._propose(((rtc, 0), 0, cast.sender, cast.life, cast.number, value))
+    def take_cast(self, cast: Cast, real_clock: int) -> None:
+        """Lines 9-10."""
+        sender, casts = cast.sender, self._stream.base.casts
+        if self._stream.follows(max(self._expected.get(sender, _NONE), casts.get(sender, _NONE)), cast):
+            self._expected[sender] = (cast.life, cast.number)
+            most = max(real_clock + self._ahead_max_us, self._rtc.get(sender, 0))
+            rtc = self._rtc[sender] = min(cast.rtc, most) if real_clock else cast.rtc
+            value = _encode(Cast(sender, cast.life, cast.number, rtc, cast.message))
+            self._propose(((rtc, 0), 0, sender, cast.life, cast.number, value))
 
     def want(self, group: GroupId, stamp: Stamp) -> None:
         """Lines 15-20: a group waits for the barrier to reach this stamp."""

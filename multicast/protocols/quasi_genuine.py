@@ -319,7 +319,7 @@ class QuasiGenuine(MulticastProtocol):
             if self.paxos.promised.leader == self.self_id and len(self._held) < self.options.early_max:
                 self._held.append(cast)
             return
-        leader.take_cast(cast, self.paxos.idle, self.real_clock(now))
+        leader.take_cast(cast, self.real_clock(now))
 
     def _leading(self) -> BarrierLeader | None:
         """What this process knows while it leads; None if it does not."""

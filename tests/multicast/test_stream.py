@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.casts import Casts, Ready, saved_life
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.stream import Cast, Null, Stream
@@ -16,6 +17,7 @@ from multicast.types import AppMessage, Topology
 TWO = Topology.grid(2, 3)
 PERIOD = 1_000
 encode = msgspec.msgpack.encode
+decode = msgspec.msgpack.Decoder(Cast).decode
 
 
 def message(number: int, *groups: int) -> AppMessage:
@@ -141,3 +143,33 @@ def test_a_decision_on_an_earlier_lifes_cast_is_none_on_this_lifes():
     one.add(message(1), 10, 0, Outbox())
     one.forget((1, 9), 0)
     assert message(1).id in one
+
+
+def cast(number: int, rtc: int) -> Cast:
+    return decode(value(0, 1, number, rtc))
+
+
+def test_a_leader_goes_on_with_its_predecessors_casts_whatever_else_is_under_way():
+    """The group is never idle: a periodic barrier is always about to be proposed, or to be decided."""
+    one, proposed = stream(), []
+    one.decide(1, [value(0, 1, 1, 1)])
+    leader = BarrierLeader(one, 0, 100, proposed.append, announces=False)
+    for number in (2, 3):
+        leader.take_cast(cast(number, number), 50)  # the sender repeats what is still under way
+    one.decide(2, [value(0, 1, number, number) for number in (2, 3, 4, 5)])
+    leader.want(0, (60, 0))
+    leader.take_cast(cast(6, 6), 50)
+    one.decide(3, proposed)
+    assert one.base.casts[0] == (1, 6)
+
+
+@pytest.mark.parametrize("wait_us", [0, 20])
+def test_casts_stay_in_order_although_the_leaders_clock_goes_back(wait_us: int):
+    one, proposed = stream(), []
+    leader = BarrierLeader(one, wait_us, 100, proposed.append, announces=False)
+    for number, clock in ((1, 900), (2, 500), (3, 0)):
+        leader.take_cast(cast(number, 2_000 + number), clock)
+    leader.propose_due(0)
+    assert [decode(one).rtc for one in proposed] == [1_000, 1_000, 2_003]
+    one.decide(1, proposed)
+    assert one.base.casts[0] == (1, 3)

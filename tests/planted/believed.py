@@ -98,7 +98,7 @@ class RestOrderedAgain(Toto):
 # -- the quasi-genuine protocol ---------------------------------------------------------------------------------------
 
 
-@rewrite("take_cast", "min(cast.rtc, real_clock + self._ahead_max_us) if real_clock else cast.rtc", "cast.rtc",
+@rewrite("take_cast", "min(cast.rtc, most) if real_clock else cast.rtc", "cast.rtc",
          part="leader", after="_new_leader")  # fmt: skip
 class AnyStampAhead(QuasiGenuine):
     """A cast is proposed with its stamp, be that ever so far ahead of the leader's clock."""

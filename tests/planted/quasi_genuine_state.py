@@ -232,13 +232,19 @@ class CastsOfOldEpochsForgotten(QuasiGenuine):
 
 @rewrite(
     "take_cast",
-    "expected = self._stream.base.casts if idle and not self._due else self._expected",
-    "expected = self._expected",
+    "max(self._expected.get(sender, _NONE), casts.get(sender, _NONE))",
+    "self._expected.get(sender, casts.get(sender, _NONE))",
     part="leader",
     after="_new_leader",
 )
 class NeverReconsidered(QuasiGenuine):
-    """A leader that has dropped a cast waits for the one after it for ever."""
+    """Once a leader has proposed a cast, it does not see how far the log has come with an earlier leader's."""
+
+
+@rewrite("take_cast", "max(real_clock + self._ahead_max_us, self._rtc.get(sender, 0))",
+         "real_clock + self._ahead_max_us", part="leader", after="_new_leader")  # fmt: skip
+class StampsFallBack(QuasiGenuine):
+    """A leader whose clock has gone back gives a sender's next cast a lower stamp, with which it comes first."""
 
 
 # -- leaders ----------------------------------------------------------------------------------------------------------
@@ -413,7 +419,7 @@ PLANTED = (
             OwnMessagesDropped, OthersNotAsked, OneDroppedTooMany, RepairOneOff, PartialRepairsBarrier,
             GapsTaken, OneMissing, BarrierOneShort, EqualStamps, RestampedNotLast, NullsLowerLast,
             CastsNotCounted, AnyFirstCast, OldLivesCasts,
-            CastsOfOldEpochsForgotten, NeverReconsidered, ExpectedKept, NullKept, WantsKept,
+            CastsOfOldEpochsForgotten, NeverReconsidered, StampsFallBack, ExpectedKept, NullKept, WantsKept,
             WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked,
             OthersNotAskedIfBlocked, ReturnsLacking, ReturnsUnreminded, SameEpoch, CastsOfNoEpoch,
             DroppedNotReminded, ReceiptsNotReminded,

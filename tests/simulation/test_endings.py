@@ -119,22 +119,39 @@ def test_nobody_is_accused_while_what_was_sent_before_the_end_of_the_faults_is_u
     assert [run_seed(protocol, seed, SMALL).violations for seed in range(1, 4)] == [[]] * 3
 
 
-def test_nobody_is_accused_of_what_a_short_queue_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(*arguments: Any) -> Conditions:
         return msgspec.structs.replace(conditions(*arguments), queue_frames_max=12)
 
+    conditions = drawing.conditions
+    monkeypatch.setattr(drawing, "conditions", short)
+
+
+@pytest.mark.usefixtures("short_queues")
+def test_nobody_is_accused_of_what_a_short_queue_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     def many(run: Run, sender: int, destinations: tuple[int, ...]) -> None:
         for _ in range(20):
             multicast(run, sender, destinations)
 
-    conditions, multicast = drawing.conditions, Run.multicast
-    monkeypatch.setattr(drawing, "conditions", short)
+    multicast = Run.multicast
     monkeypatch.setattr(Run, "multicast", many)
     settings = Settings(profile="calm", size="small", groups=1, replicas=3, messages=5)
     for seed in range(3):
         run = Run(registry.load("fastcast"), seed, settings)
         assert run.execute().violations == []
         assert run.world.network.link(0, 1).session_out.frames_max == 12  # afterwards as before
+
+
+@pytest.mark.usefixtures("short_queues")
+def test_no_leader_is_accused_of_what_waits_for_its_slow_disk() -> None:
+    """Fourteen processes send more to it during one sync than a short queue takes."""
+    settings = Settings(profile="faults", size="small", groups=2, replicas=7, messages=5, options={"ask_first": "true"})
+    run = Run(registry.load("toto"), 5, settings)
+    outcome = run.execute()
+    assert outcome.violations == []
+    assert "leaders_disk" in outcome.faults
+    assert run.world.network.link(0, 1).session_out.frames_max == 12
 
 
 @pytest.mark.parametrize("expected", [False, True])
