@@ -127,3 +127,19 @@ def test_who_belonged_to_a_group_in_between_is_known_also_after_a_restart(again:
     assert one.topology.groups[0] == (0, 1, 2)
     one.on_message(1, LeaderIs(Ballot((1 << VIEW_BITS) + 2, 7)), 2, Outbox())
     assert one.leadership.leaders[0].leader == 7
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_who_is_added_waits_for_no_answer_of_a_first_leader_that_was_removed(name: str) -> None:
+    small = Small(name, Topology({0: (0, 1, 2), 1: (3, 4, 5)}, {1: (6,)}))
+    world = small.world
+    small.submit(1, (0,), change_payload(Change(0, False, 0)))
+    world.run_for(5 * SECOND)
+    world.crash(0)
+    world.restart(6)
+    small.submit(3, (1,), change_payload(Change(0, True, 6)))
+    world.run_for(60 * SECOND)
+    before = [world.node(p).engine.position for p in (1, 2)]
+    small.submit(6, (0,))
+    world.run_for(8 * DELTA)
+    assert [world.node(p).engine.position for p in (1, 2)] == [position + 1 for position in before]
