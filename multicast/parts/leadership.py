@@ -137,7 +137,7 @@ class Leadership(Generic[V, S]):
         self.membership = membership
         self._deadlines = Deadlines({"return": self._return, "views": self._ask_for_views})
         self.election: election.Election[V] = election.Election(
-            self, self_id, membership.views[self.group], options, rng, self._deadlines,
+            self, self_id, membership.views[self.group], options, rng, self._deadlines, view_begun=self._view_begun,
             position=lambda: deliveries.position, bytes_of=lambda entry: len(entry.message.payload),
         )  # fmt: skip
         self.joined = self.election.promised
@@ -380,7 +380,7 @@ class Leadership(Generic[V, S]):
         if self.election.state is LEADER:
             others = tuple(p for p in self.membership.processes if p != self._self_id)
             self._view_begun(self.joined.view, out)
-            self.election.tell_view(others, out)
+            self.election.tell_begun(others, out)
         self._led.confirmed(now, out)
         if self.election.state is LEADER:
             self.learn_leader(self.group, self.joined, now, out, self._self_id)
