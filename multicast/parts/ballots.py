@@ -55,6 +55,12 @@ class KnownLeaders(dict[GroupId, Ballot]):
         members = self._topology.groups[group]
         return Ballot(FIRST_NUMBER, members[0]) if members else Ballot(0, NOBODY)
 
+    def whom(self, group: GroupId) -> ProcessId:
+        """To whom that goes which its leader should get. If who led it last, as far as is known here, was removed,
+        somebody else answers who does."""
+        leader, members = self[group].leader, self._topology.groups[group]
+        return leader if leader in members or not members else members[0]
+
     def learn(self, group: GroupId, ballot: Ballot, by: ProcessId | None = None) -> bool:
         """Somebody says that this ballot's leader leads that group. Whether it may now answer what it did not before:
         the ballot is new, or this is the first time that its leader says so itself (`by`)."""

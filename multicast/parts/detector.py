@@ -55,6 +55,12 @@ class Elector(Protocol):
 
     def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None: ...
 
+    def begun(self, ballot: Ballot, out: Outbox) -> None:
+        """This ballot has begun: its leader says that it lives."""
+
+    def tell_removed(self, out: Outbox) -> None:
+        """A majority knows that this leader's ballot has begun."""
+
     def campaign(self, now: int, out: Outbox) -> None:
         """The leader is missed, by a quorum."""
 
@@ -142,6 +148,7 @@ class FailureDetector:
                 self._echoed.clear()
                 self._unanswered = 0
                 self.has_majority = not self.disk_hangs
+                self._election.tell_removed(out)
 
     def answering(self, now: int) -> set[ProcessId]:
         """Of a leader: itself, and who has answered one of its latest pulses and is connected."""
@@ -177,6 +184,7 @@ class FailureDetector:
             out.send((sender,), Nack(promised))
         elif pulse.ballot == promised and promises:
             out.send((sender,), Echo(pulse.ballot))
+            self._election.begun(pulse.ballot, out)
             self._unobeyed = None if pulse.obeyed else pulse.ballot
             self.heard(now)
 

@@ -110,7 +110,8 @@ class Election(Generic[V]):
     state: one of parts.ballots. takes_part: leads or follows in a ballot that has begun. promised: the highest ballot
     promised. highest: the highest heard of, promised or not. detector: whether the leader is missed. deadlines: the
     user's; this part adds its timers, the user one more: "return", for a process that has lost its disk. position():
-    how much of the group's history is here. bytes_of(entry): of a vote.
+    how much of the group's history is here. bytes_of(entry): of a vote. view_begun(number, out): a ballot of this view
+    has begun.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Election(Generic[V]):
         *,
         position: Callable[[], int],
         bytes_of: Callable[[Any], int],
+        view_begun: Callable[[int, Outbox], None] = lambda number, out: None,
     ):
         self.views, self._self_id = views, self_id
         self.follow_views()
@@ -134,6 +136,8 @@ class Election(Generic[V]):
         self.rejoin = Rejoin(views, self_id, options.retry_us, rng)
         self._voter, self._position, self._bytes_of = voter, position, bytes_of
         self._heartbeat_us, self._portion_bytes = options.heartbeat_us, options.portion_bytes
+        self._view_begun = view_begun
+        self._leaving: tuple[ProcessId, ...] = ()  # of a leader: see `tell_begun`
         self._votes: dict[ProcessId, V] = {}
         self._asked: tuple[ProcessId, NewLeader] | None = None
         self._assembly: Assembly[Any] = Assembly()
@@ -260,8 +264,28 @@ class Election(Generic[V]):
 
     def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         """Tell the latest view that has begun, if it is not the first."""
+        if self.state is LEADER and self._leaving:
+            to = tuple(p for p in to if p not in self._leaving)
         if self.views.begun and to:
             out.send(to, self.views.told(self.views.begun))
+
+    def tell_begun(self, others: tuple[ProcessId, ...], out: Outbox) -> None:
+        """The last view has begun. Whom it leaves out hears that last, from its leader, when a majority of the others
+        knows it: then it ends, and if it alone knew, and the leader died, they would wait for either."""
+        self.tell_view(others, out)
+        if self.state is LEADER:
+            self._leaving = tuple(p for p in self.views.of.get(self.views.begun - 1, ()) if p not in self.members)
+            if not self.others:
+                self.tell_removed(out)
+
+    def begun(self, ballot: Ballot, out: Outbox) -> None:
+        """See `Elector`. Also one that has not joined it yet knows by that that its view has begun."""
+        self._view_begun(ballot.view, out)
+
+    def tell_removed(self, out: Outbox) -> None:
+        """See `Elector`."""
+        leaving, self._leaving = self._leaving, ()
+        self.tell_view(leaving, out)
 
     def step_down(self, now: int) -> None:
         """The group has gone on without this leader: wait for whoever leads a later ballot, or campaign again."""

@@ -137,7 +137,7 @@ class Leadership(Generic[V, S]):
         self.membership = membership
         self._deadlines = Deadlines({"return": self._return, "views": self._ask_for_views})
         self.election: election.Election[V] = election.Election(
-            self, self_id, membership.views[self.group], options, rng, self._deadlines,
+            self, self_id, membership.views[self.group], options, rng, self._deadlines, view_begun=self._view_begun,
             position=lambda: deliveries.position, bytes_of=lambda entry: len(entry.message.payload),
         )  # fmt: skip
         self.joined = self.election.promised
@@ -258,11 +258,10 @@ class Leadership(Generic[V, S]):
 
     def _view_begun(self, number: int, out: Outbox) -> None:
         """This view has begun: a ballot of it has. Everybody is told by everybody: who leads it may be unheard of."""
-        others = self.membership.others(self._self_id)
         if self.election.views.begin(number):
             out.put(_BEGUN_KEY, number.to_bytes(4, "big"))
             self._follow_views()
-            self.election.tell_view(others, out)
+            self.election.tell_begun(self.membership.others(self._self_id), out)
 
     def _on_view_ask(self, sender: ProcessId, asked: ViewAsk, now: int, out: Outbox) -> None:
         self.election.tell_view((sender,), out)

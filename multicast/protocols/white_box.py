@@ -259,7 +259,7 @@ class WhiteBox(MulticastProtocol):
             out.send(self._entry_points(message), Multicast(message))
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
-        return tuple(self.leaders[g].leader for g in message.destinations)
+        return tuple(map(self.leadership.leaders.whom, message.destinations))
 
     def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
         """Lines 3-9: the leader stamps m and sends ACCEPT."""

@@ -26,6 +26,7 @@ class Member:
             views=Views((0, 1, 2)), members=(0, 1, 2), others=tuple({0, 1, 2} - {pid}),
             state=FOLLOWER if pid else LEADER, promised=FIRST, highest=FIRST, is_member=True, promises=True,
             knows_view=lambda *_: True, campaign=lambda now, _: self.campaigns.append(now),
+            begun=lambda *_: None, tell_removed=lambda *_: None,
         )  # fmt: skip
         self.deadlines = Deadlines({})
         given = GroupOptions(**{"heartbeat_us": 10, "election_timeout_us": 100, **options})

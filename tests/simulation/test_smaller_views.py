@@ -8,8 +8,8 @@ import pytest
 
 from multicast import registry
 from multicast.application import Application
-from multicast.membership import Change, ViewIs, Views, change_payload, view_key
-from multicast.parts.ballots import LeaderIs
+from multicast.membership import Change, ViewAsk, ViewIs, Views, change_payload, view_key
+from multicast.parts.ballots import Doubt, LeaderIs, NewLeader
 from multicast.protocol import Outbox, PeerError, Saved
 from multicast.protocols.primcast import Ack, PrimCast
 from multicast.protocols.white_box import WhiteBox
@@ -45,22 +45,37 @@ class Small:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_who_was_removed_tells_the_rest_that_their_view_has_begun(name: str) -> None:
-    """The leader's word of it has reached only him when it dies: of the view before most would be needed."""
+def test_who_is_removed_hears_that_the_view_has_begun_when_most_others_know_it(name: str) -> None:
+    """It ends then. If only the leader knows it when that dies, most of the view before are needed, it among them."""
     small = Small(name, Topology({0: (0, 1, 2, 3), 1: (4, 5, 6)}))
     world = small.world
     small.submit(1, (0,), change_payload(Change(0, False, 3)))
     views = world.node(0).protocol.topology.views[0]
     assert world.run_while(lambda: views.begun != 1, 5 * SECOND, 100)
     world.network.block([(0, 1), (0, 2)])
-    assert world.run_while(lambda: world.node(3).protocol.role() != "removed", 5 * SECOND, 100)
+    world.run_for(100 * DELTA)
     world.crash(0)
     world.network.unblock([(0, 1), (0, 2)])
+    assert world.node(3).protocol.role() != "removed"
+    assert world.run_while(lambda: world.node(3).protocol.role() != "removed", 5 * SECOND, 100)
+    world.crash(3)
     world.run_for(60 * SECOND)
     before = [world.node(p).engine.position for p in (1, 2)]
     small.submit(4, (0,))
     world.run_for(60 * SECOND)
     assert [world.node(p).engine.position for p in (1, 2)] == [position + 1 for position in before]
+
+
+@pytest.mark.parametrize("asked", [Doubt(Ballot(1, 0), 1), NewLeader(Ballot(2, 1), 1), ViewAsk()])
+def test_who_was_removed_tells_the_rest_that_their_view_has_begun(asked: object) -> None:
+    """They may not know it, and who told it may have died."""
+    topology, views = Topology({0: (0, 1, 2, 3)}), Views((0, 1, 2, 3))
+    assert views.change(Change(0, False, 3), 1)
+    for protocol in map(registry.load, PROTOCOLS):
+        process = protocol(3, topology, protocol.specification.options(), random.Random(1))
+        process.on_start(Saved({view_key(0, 1): views.encode(1), b"B": (1).to_bytes(4, "big"), b"X": b""}), 1, Outbox())
+        process.on_message(1, asked, 1, out := Outbox())
+        assert [(to, message.number) for to, message, *_ in out.sends] == [((1,), 1)]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -127,3 +142,19 @@ def test_who_belonged_to_a_group_in_between_is_known_also_after_a_restart(again:
     assert one.topology.groups[0] == (0, 1, 2)
     one.on_message(1, LeaderIs(Ballot((1 << VIEW_BITS) + 2, 7)), 2, Outbox())
     assert one.leadership.leaders[0].leader == 7
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_who_is_added_waits_for_no_answer_of_a_first_leader_that_was_removed(name: str) -> None:
+    small = Small(name, Topology({0: (0, 1, 2), 1: (3, 4, 5)}, {1: (6,)}))
+    world = small.world
+    small.submit(1, (0,), change_payload(Change(0, False, 0)))
+    world.run_for(5 * SECOND)
+    world.crash(0)
+    world.restart(6)
+    small.submit(3, (1,), change_payload(Change(0, True, 6)))
+    world.run_for(60 * SECOND)
+    before = [world.node(p).engine.position for p in (1, 2)]
+    small.submit(6, (0,))
+    world.run_for(8 * DELTA)
+    assert [world.node(p).engine.position for p in (1, 2)] == [position + 1 for position in before]
