@@ -113,15 +113,23 @@ class FoundedGroups:
         self._told = self._membership.processes
         self._tell(self._membership.others(self._self_id), out)
 
+    def pass_on(self, group: GroupId, view: ViewIs, out: Outbox) -> None:
+        """A view of another group, of which this process has just learned. Whoever else could tell it may be gone."""
+        self._tell_anothers(self._membership.others(self._self_id), group, view, out)
+
     def _tell(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         for group in self._membership.founded:
             out.send(to, self._membership.told(group))
         self._tell_view(to, out)
         for group, views in self._membership.views.items():
-            if views.latest and group != self._group:  # whoever is of that group has its views with its deliveries
-                others = tuple(p for p in to if self._membership.group_of[p] != group)
-                if others:
-                    out.send(others, msgspec.structs.replace(views.told(views.latest), group=group))
+            if views.latest and group != self._group:
+                self._tell_anothers(to, group, views.told(views.latest), out)
+
+    def _tell_anothers(self, to: tuple[ProcessId, ...], group: GroupId, view: ViewIs, out: Outbox) -> None:
+        """Whoever is of that group has its views with its deliveries."""
+        others = tuple(p for p in to if self._membership.group_of[p] != group)
+        if others:
+            out.send(others, msgspec.structs.replace(view, group=group))
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -143,9 +143,7 @@ class Leadership(Generic[V, S]):
         self.joined = self.election.promised
         self.leaders = KnownLeaders(membership)
         self._founded = FoundedGroups(membership, self_id, self.election.tell_view, self._deadlines, options.retry_us)
-        self._led = led
-        self._self_id = self_id
-        self._deliveries = deliveries
+        self._led, self._self_id, self._deliveries = led, self_id, deliveries
         self._retry_us = options.retry_us
         self._rng = rng
         self._to_all = to_all
@@ -275,6 +273,8 @@ class Leadership(Generic[V, S]):
                 self._put_view(group, view.number, out)
                 if removed:
                     out.put(_BEGUN_KEY, view.number.to_bytes(4, "big"))
+                elif view.number == views.latest:
+                    self._founded.pass_on(group, view, out)
                 self.membership.follow(group)
                 self._led.leaders_changed(now)
         elif view.number > views.latest:

@@ -187,3 +187,16 @@ def test_who_was_removed_answers_whom_it_knows(sender: ProcessId, told: int) -> 
     assert process.role() == REMOVED
     process.on_message(sender, Asked([new_message_id(1, 1)]), 1, out := Outbox())
     assert [type(message) for _, message, *_ in out.sends] == [ViewIs] * told
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_whoever_hears_of_a_view_of_another_group_passes_it_on_once(name: str) -> None:
+    """The only one known elsewhere that could tell it may have been removed by it, and be gone."""
+    protocol, topology = registry.load(name), Topology({0: (0, 1), 1: (2, 3), 2: (4,)})
+    process = protocol(2, topology, protocol.specification.options(), random.Random(1))
+    process.on_start(Saved({}), 1, Outbox())
+    told = []
+    for number, members, group in ((2, (0, NEW), None), (1, (0,), None), (2, (0, NEW), 0)):
+        process.on_message(0 if group is None else 4, ViewIs(number, members, {}, group), 1, out := Outbox())
+        told += [(to, view.number, view.group) for to, view, *_ in out.sends if type(view) is ViewIs]
+    assert told == [((3, 4), 2, 0)]
