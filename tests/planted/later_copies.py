@@ -58,7 +58,7 @@ class LaterBeforeSettled(WhiteBox):
     """Another group's stamp begins a later copy of what somebody may still ask for."""
 
 
-@rewrite("_settled", "or entry.position", "or True")
+@rewrite("_settled", "if entry is not None and entry.position:", "if entry is not None:")
 class LaterSettled(WhiteBox):
     """When the first copy is settled the later one goes."""
 
