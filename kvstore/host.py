@@ -105,7 +105,8 @@ class LiveReplica:
             return protocol_class(replica_id, topology, options, random.Random(self._random.getrandbits(64)))
 
         self._protocol = new_protocol()
-        named = [r for r in config.replicas if r.added and not r.removed and r.shard == self.me.shard and r != self.me]
+        added = [r for r in config.replicas if r.added and not r.removed and r != self.me]
+        named = [r for r in added if r.shard in topology.groups]
         for replica in (*named, *self._met_since):
             self._meet(replica)
         with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
@@ -244,7 +245,7 @@ class LiveReplica:
         return Places(since, mine, self._told_of_place, self._met)
 
     def _met(self, replica_id: ProcessId, place: bytes) -> None:
-        """A replica greets that is not known here: perhaps it was added to this shard after this configuration was
+        """A replica greets that is not known here: perhaps it was added to its shard after this configuration was
         written, and those whom that names were gone before they could tell. What the shard says of it is learned from
         it, as from any other; here it gets links, no more."""
         try:
@@ -253,14 +254,15 @@ class LiveReplica:
         except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
             _log.warning("a replica greets that is not known here", replica=replica_id, reason=str(error))
             return
-        fits = replica.id == replica_id and replica.shard == self.me.shard and replica.added and not replica.removed
+        shards = self._protocol.topology.groups
+        fits = replica.id == replica_id and replica.shard in shards and replica.added and not replica.removed
         if not fits or replica.id in self._addresses or len(self._met_since) >= MET_MAX:
             return
         self._met_since.append(replica)
         self._meet(replica)
         if self._host is not None:
             self._host.move(replica.id, replica.peer_address, replica.since)
-            _log.info("a replica of this shard is new here", replica=replica_id, at=replica.url)
+            _log.info("a replica is new here", replica=replica_id, shard=replica.shard, at=replica.url)
 
     def _meet(self, replica: ReplicaConfig) -> None:
         topology = self._protocol.topology

@@ -270,13 +270,11 @@ class Election(Generic[V]):
             out.send(to, self.views.told(self.views.begun))
 
     def tell_begun(self, others: tuple[ProcessId, ...], out: Outbox) -> None:
-        """The last view has begun. Whom it leaves out hears that last, from its leader, when a majority of the others
-        knows it: then it ends, and if it alone knew, and the leader died, they would wait for either."""
+        """The leader's ballot has begun. Whom its view leaves out hears that last, when a majority of the others knows
+        it: then it ends, and if it alone knew, and this leader died, they would wait for either."""
+        before = self.views.of.get(self.views.begun - 1, ())
+        self._leaving = tuple(p for p in others if p in before and p not in self.members and self.others)
         self.tell_view(others, out)
-        if self.state is LEADER:
-            self._leaving = tuple(p for p in self.views.of.get(self.views.begun - 1, ()) if p not in self.members)
-            if not self.others:
-                self.tell_removed(out)
 
     def begun(self, ballot: Ballot, out: Outbox) -> None:
         """See `Elector`. Also one that has not joined it yet knows by that that its view has begun."""

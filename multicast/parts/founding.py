@@ -9,8 +9,8 @@ who belong to one by now may have been added, and who was away has no link to th
 lost its disk may be sent what was meant for its life before that. It has nothing for the members of a group that it
 does not know (`multicast.membership`), and who lacks its word repeats.
 
-Who was away while all whom it knows of its own group were removed is greeted by those who were added: of these it asks
-the view (`Membership.meet`). It may have been removed itself.
+Who was away while all whom it knows of a group were removed is greeted by those who were added: of these it asks the
+view (`Membership.meet`). It may have been removed itself, if that is its own group.
 
 Which processes a group begins with is decided by the order of the first group. Nothing else need be agreed on: members
 are counted by the views of their own group.
@@ -93,8 +93,8 @@ class FoundedGroups:
             self._deadlines.by("strangers", 0)
 
     def _ask_strangers(self, now: int, out: Outbox) -> int | None:
-        """Somebody of the own group greets whom no view known here names: it knows one that does."""
-        strangers = self._membership.strangers(self._group)
+        """Somebody greets whom no view known here names: it knows one that does."""
+        strangers = self._membership.strangers()
         if strangers:
             out.send(strangers, ViewAsk())
         pause_us = self._retry_us << self._asked
@@ -113,23 +113,15 @@ class FoundedGroups:
         self._told = self._membership.processes
         self._tell(self._membership.others(self._self_id), out)
 
-    def pass_on(self, group: GroupId, view: ViewIs, out: Outbox) -> None:
-        """A view of another group, of which this process has just learned. Whoever else could tell it may be gone."""
-        self._tell_anothers(self._membership.others(self._self_id), group, view, out)
-
     def _tell(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         for group in self._membership.founded:
             out.send(to, self._membership.told(group))
         self._tell_view(to, out)
         for group, views in self._membership.views.items():
-            if views.latest and group != self._group:
-                self._tell_anothers(to, group, views.told(views.latest), out)
-
-    def _tell_anothers(self, to: tuple[ProcessId, ...], group: GroupId, view: ViewIs, out: Outbox) -> None:
-        """Whoever is of that group has its views with its deliveries."""
-        others = tuple(p for p in to if self._membership.group_of[p] != group)
-        if others:
-            out.send(others, msgspec.structs.replace(view, group=group))
+            if views.latest and group != self._group:  # whoever is of that group has its views with its deliveries
+                others = tuple(p for p in to if self._membership.group_of[p] != group)
+                if others:
+                    out.send(others, msgspec.structs.replace(views.told(views.latest), group=group))
 
 
 _encode = msgspec.msgpack.Encoder().encode

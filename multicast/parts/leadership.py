@@ -255,11 +255,10 @@ class Leadership(Generic[V, S]):
         self.election.follow_views()
 
     def _view_begun(self, number: int, out: Outbox) -> None:
-        """This view has begun: a ballot of it has. Everybody is told by everybody: who leads it may be unheard of."""
+        """This view has begun: a ballot of it has."""
         if self.election.views.begin(number):
             out.put(_BEGUN_KEY, number.to_bytes(4, "big"))
             self._follow_views()
-            self.election.tell_begun(self.membership.others(self._self_id), out)
 
     def _on_view_ask(self, sender: ProcessId, asked: ViewAsk, now: int, out: Outbox) -> None:
         self.election.tell_view((sender,), out)
@@ -273,8 +272,6 @@ class Leadership(Generic[V, S]):
                 self._put_view(group, view.number, out)
                 if removed:
                     out.put(_BEGUN_KEY, view.number.to_bytes(4, "big"))
-                elif view.number == views.latest:
-                    self._founded.pass_on(group, view, out)
                 self.membership.follow(group)
                 self._led.leaders_changed(now)
         elif view.number > views.latest:
@@ -382,6 +379,7 @@ class Leadership(Generic[V, S]):
         if self.election.state is LEADER:
             others = self.membership.others(self._self_id)
             self._view_begun(self.joined.view, out)
+            self.election.tell_begun(others, out)
         self._led.confirmed(now, out)
         if self.election.state is LEADER:
             self.learn_leader(self.group, self.joined, now, out, self._self_id)

@@ -196,10 +196,11 @@ class Node:
         return met or any(other.pid in members for members in views.of.values())
 
     def admits(self, other: Node) -> bool:
-        """Whether it takes the greeting of this one: one of its own group that was added says where it is."""
+        """Whether it takes the greeting of this one: one that was added to a group known here says where it is."""
         topology = self.world.topology
-        group = topology.group_of[self.pid]
-        return self.knows(other) or other.pid in topology.spares.get(group, ())
+        group = topology.group_of[other.pid]
+        known = group in self.protocol.topology.groups
+        return self.knows(other) or (known and other.pid in topology.spares.get(group, ()))
 
     def meet(self, other: Node) -> None:
         """It greets, and is not known."""
@@ -207,14 +208,13 @@ class Node:
         self._met(other.pid)
 
     def meet_named(self, everybody: tuple[ProcessId, ...]) -> None:
-        """A life begins: those of its own group whom its file names as added were there when it was written. everybody:
-        who is there now, and named in the file of a first life."""
+        """A life begins: those whom its file names as added to a group known here were there when it was written.
+        everybody: who is there now, and named in the file of a first life."""
         self.met, self.greeted = self.met or everybody, set()
-        topology = self.world.topology
-        group = topology.group_of[self.pid]
-        for pid in topology.spares.get(group, ()):
-            if pid in self.met and pid != self.pid:
-                self._met(pid)
+        for group, spares in self.world.topology.spares.items():
+            for pid in spares:
+                if pid in self.met and pid != self.pid and group in self.protocol.topology.groups:
+                    self._met(pid)
 
     def _met(self, pid: ProcessId) -> None:
         if isinstance(topology := self.protocol.topology, Membership):

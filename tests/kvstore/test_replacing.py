@@ -114,7 +114,8 @@ async def test_the_machine_that_was_replaced_is_refused_also_by_who_never_heard_
     [
         ({}, True),
         ({"id": 8}, False),
-        ({"shard": 1}, False),
+        ({"shard": 1}, True),
+        ({"shard": 2}, False),
         ({"added": False}, False),
         ({"removed": True}, False),
         ({"peer_port": 0}, False),

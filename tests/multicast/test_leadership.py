@@ -580,17 +580,6 @@ def test_of_a_view_that_has_begun_also_those_tell_who_have_made_another_one_sinc
     assert again.leadership.election.members == (0, 1, 2)
 
 
-def test_whoever_hears_that_a_view_has_begun_tells_the_other_groups() -> None:
-    """Who leads it was added: no other group would take that one's word."""
-    member = Member(1)
-    changed(member, Change(0, True, 7))
-    member.out.sends.clear()
-    for _ in range(2):
-        member.handlers[ViewIs].call(2, ViewIs(1, (0, 1, 2, 7), {}), 1, member.out)
-    [(to, view)] = [(to, view) for to, view, _ in member.out.sends if type(view) is ViewIs]
-    assert view.number == 1 and 3 in to
-
-
 def test_a_leader_does_not_stand_again_for_who_was_removed_but_tells_it() -> None:
     """It has lost its disk, and would never be a member again."""
     group = Group()

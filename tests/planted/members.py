@@ -156,20 +156,16 @@ class ToldViewNotBegun(WhiteBox):
     """Who is told a view that it has made waits for those of the one before all the same."""
 
 
-@rewrite("_view_begun", "self.election.tell_begun(self.membership.others(self._self_id), out)", "pass", part=Leadership)
-class BegunViewUntold(PrimCast):
-    """That a view has begun is told by who leads it alone, which may have been added itself: who is in another group
-    takes no word from it."""
-
-
-@rewrite("_on_view_is", "self._founded.pass_on(group, view, out)", "pass", part=Leadership)
-class AnothersViewKept(WhiteBox):
-    """Who hears of a view of another group keeps it to itself: those who could tell it may be gone."""
-
-
 @rewrite("_ask_strangers", "if strangers:", "if False:", part=FoundedGroups)
 class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""
+
+
+@rewrite("_ask_strangers", "strangers = self._membership.strangers()",
+         "strangers = [p for p in self._membership.strangers() if self._membership.group_of[p] == self._group]",
+         part=FoundedGroups)  # fmt: skip
+class StrangersOfOthersNotAsked(WhiteBox):
+    """Who was away while all of another group were replaced does not ask those who greet it."""
 
 
 @rewrite("may_join", "self._views.of.get(ballot.view, (self._self_id,))", "(self._self_id,)", part="election.rejoin")

@@ -163,6 +163,25 @@ def test_who_was_cut_off_while_all_others_of_its_group_were_replaced_is_one_of_i
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_group_that_was_cut_off_while_all_of_another_one_were_replaced_hears_of_it_from_who_is_new(name: str) -> None:
+    """Nobody whom it knows there is left, nor anybody else who could tell."""
+    growing = Growing(name)
+    world, others = growing.world, growing.topology.groups[1]
+    cut = [pair for p in (0, 1, 2, NEW) for q in others for pair in ((p, q), (q, p))]
+    world.network.block(cut)
+    growing.add(NEW, 0)
+    for view, gone in enumerate(growing.topology.groups[0], 1):
+        growing.lead(NEW)
+        growing.multicast(NEW, (0,), change_payload(Change(view, False, gone)))
+        world.crash(gone)
+    world.network.unblock(cut)
+    world.run_for(5 * SECOND)
+    before = positions(world, (NEW, *others))
+    growing.multicast(others[1], (0, 1))
+    assert positions(world, (NEW, *others)) == [position + 1 for position in before]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_what_comes_from_a_group_before_anybody_has_told_of_it_is_refused_and_ends_nobody(name: str) -> None:
     """As at a process that has lost its disk, and is linked to all that its file names."""
     protocol = registry.load(name)
@@ -187,16 +206,3 @@ def test_who_was_removed_answers_whom_it_knows(sender: ProcessId, told: int) -> 
     assert process.role() == REMOVED
     process.on_message(sender, Asked([new_message_id(1, 1)]), 1, out := Outbox())
     assert [type(message) for _, message, *_ in out.sends] == [ViewIs] * told
-
-
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_whoever_hears_of_a_view_of_another_group_passes_it_on_once(name: str) -> None:
-    """The only one known elsewhere that could tell it may have been removed by it, and be gone."""
-    protocol, topology = registry.load(name), Topology({0: (0, 1), 1: (2, 3), 2: (4,)})
-    process = protocol(2, topology, protocol.specification.options(), random.Random(1))
-    process.on_start(Saved({}), 1, Outbox())
-    told = []
-    for number, members, group in ((2, (0, NEW), None), (1, (0,), None), (2, (0, NEW), 0)):
-        process.on_message(0 if group is None else 4, ViewIs(number, members, {}, group), 1, out := Outbox())
-        told += [(to, view.number, view.group) for to, view, *_ in out.sends if type(view) is ViewIs]
-    assert told == [((3, 4), 2, 0)]
