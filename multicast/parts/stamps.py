@@ -149,13 +149,14 @@ class Entry:
 
     def silent(self, group: GroupId, members: Sequence[ProcessId]) -> list[ProcessId]:
         """Of these members of the group those of whom no acknowledgement is here in the latest epoch that stamped it;
-        none if its stamp is decided. What was acknowledged before then may be lost with the disks of those who did."""
+        none if its stamp is decided. What was acknowledged before then may be lost with the disks of those who did. If
+        only those are lacking who were removed since, all members: their group has decided it, or stamps it again."""
         if group in self.locals:
             return []
         epochs = [(epoch, processes) for (of, epoch, _), processes in self.acks.items() if of == group]
         latest = max([epoch for epoch, _ in epochs], default=None)
         heard = {process for epoch, processes in epochs if epoch == latest for process in processes}
-        return [p for p in members if p not in heard]
+        return [p for p in members if p not in heard] or [*members]
 
     def decide(self, window: Window) -> Timestamp:
         """Lines 12 and 19, of a message in T. Returns its final timestamp, and has it in `final`, if that is decided;

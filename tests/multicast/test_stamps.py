@@ -62,6 +62,12 @@ def test_a_stamp_is_decided_by_a_quorum_in_one_epoch() -> None:
     assert made.is_decided(1, 7) and made.silent(1, (3, 4, 5)) == []
 
 
+def test_who_has_acknowledged_a_stamp_is_asked_again_if_only_those_have_not_who_were_removed() -> None:
+    made = entry(message(0, 1))
+    assert not made.acknowledge(4, 1, Stamp(made.id, 0, 7, FIRST), two)
+    assert made.silent(1, (3, 4)) == [3] and made.silent(1, (4,)) == [4]
+
+
 def test_the_own_groups_stamp_is_the_one_that_t_has() -> None:
     made = entry(message(0))
     stamp = Stamp(made.id, 0, 7, FIRST)
