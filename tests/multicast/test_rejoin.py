@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from multicast.membership import Views
+from multicast.membership import Change, Views
 from multicast.parts.rejoin import MARKER_KEY, Highest, Rejoin, Returned, can_return
 from multicast.protocol import Outbox, Saved
-from multicast.types import Ballot, ProcessId
+from multicast.types import VIEW_BITS, Ballot, ProcessId
 
 PERIOD = 100
 
@@ -135,3 +135,14 @@ def test_an_amnesiac_among_the_answers_means_a_second_question() -> None:
 
 def test_which_groups_can_take_a_member_back() -> None:
     assert [n for n in range(1, 8) if can_return(n)] == [3, 4, 5, 6, 7]
+
+
+def test_who_was_added_joins_no_ballot_of_a_view_to_which_it_does_not_belong() -> None:
+    """Of one that it does not know it may belong to the view."""
+    views = Views((0, 1, 2))
+    assert views.change(Change(0, True, 3))
+    part = Rejoin(views, 3, PERIOD, random.Random(3))
+    part.restore(Saved({}), 1, Outbox())
+    part.bound = Ballot(0, 0)
+    assert part.amnesiac
+    assert [part.may_join(Ballot((view << VIEW_BITS) + 1, 0)) for view in range(3)] == [False, True, True]
