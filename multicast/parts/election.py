@@ -56,6 +56,8 @@ _RESTARTED = 0.1
 _BARREN, _PATIENT = 4, 3
 """After so many ballots that came to nothing patience doubles with each, so often: a vote, or a state, may take longer
 than it."""
+_BEATS_MAX = 10
+"""In the time of one heartbeat, however many links break."""
 
 MESSAGES = (NewLeader, Nack, Returned, Highest, *detector.MESSAGES)
 VOUCHING = (NewLeader,)
@@ -138,6 +140,7 @@ class Election(Generic[V]):
         self._heartbeat_us, self._portion_bytes = options.heartbeat_us, options.portion_bytes
         self._view_begun = view_begun
         self._leaving: tuple[ProcessId, ...] = ()  # of a leader: see `tell_begun`
+        self._beaten_at = 0
         self._votes: dict[ProcessId, V] = {}
         self._asked: tuple[ProcessId, NewLeader] | None = None
         self._assembly: Assembly[Any] = Assembly()
@@ -410,10 +413,12 @@ class Election(Generic[V]):
     # -- timers -------------------------------------------------------------------------------------------------------
 
     def on_peer_reset(self, peer: ProcessId, now: int) -> None:
-        """What was under way to or from this peer may be lost."""
+        """What was under way to or from this peer may be lost. A leader soon beats, once for all whose links break at a
+        time: a beat goes to everybody, and one for each would make the next queues overflow, and count as unanswered
+        before anybody can answer."""
         self._assembly.forget(peer)
         if peer in self.others:
-            self._deadlines.by("beat", now)
+            self._deadlines.by("beat", max(now, self._beaten_at + self._heartbeat_us // _BEATS_MAX))
 
     def on_clock(self, off: bool, now: int) -> None:
         """As the protocol is told."""
@@ -434,6 +439,7 @@ class Election(Generic[V]):
     def _beat(self, now: int, out: Outbox) -> int | None:
         if self.state is not LEADER or not self.others:
             return None
+        self._beaten_at = now
         if self.detector.pulse(out):
             self._voter.beat(now, out)
         return now + self._heartbeat_us

@@ -11,14 +11,15 @@
    is then slower than `promised_us` has not recovered: it lives on being asked, on catching up, or on retries. And
    where stamps follow the time, theirs do.
 3. *Leaders stay*, in runs with faults in which candidates ask first: one who does not lead restarts, another one does
-   not hear its leader for long, connections break, the leader's disk is slow beyond every timer (and links have room
-   for what waits for it). None of that may cost a group its leader. (What one group stamps in time and another one
-   late may, by parts.stamps; so not while copies come late.)
+   not hear its leader for long, connections break, the leader's disk is slow beyond every timer. None of that may cost
+   a group its leader. (What one group stamps in time and another one late may, by parts.stamps; so not while copies
+   come late.)
 4. *Restart of everything*: power fails everywhere in the middle of a few last multicasts; everybody comes back from
    what is durable, at once or one after the other, and must finish everything that is owed, and one more probe. (Not in
    a calm run.)
 5. *Nothing is left*: what is over everywhere, nobody keeps anything of, or waits for any more; nor what was over before
    the restart. (Nor if somebody is dead, or copies come late.)
+
 6. *Nobody stands still*: see `stalls`, for bare protocols.
 7. *Quiet*: see `quiet`.
 
@@ -288,8 +289,9 @@ class Endings:
         kept = world.conditions
         world.conditions = world.network.conditions = msgspec.structs.replace(
             kept, delay_us=(DELTA_US, DELTA_US), fsync_us=(0, 0), batch_us=(0, 0), soon_us=_SOON_US,
+            queue_frames_max=QUEUE_FRAMES_MAX,
         )  # fmt: skip
-        world.network.have_room(QUEUE_FRAMES_MAX)
+        world.network.have_room()
         world.run_for(2 * self._quiet_us if dead else self._quiet_us)  # a new leader has yet to miss the other dead
         alive = [p for p in world.topology.processes if p not in dead]
         for destinations in self._shapes():
@@ -386,7 +388,6 @@ class Endings:
                 text = f"a leader was deposed: {before}, and after {kind} at process {victim}: {self._ballots()}"
                 world.report("leaders", text)
                 return
-        world.network.have_room()
 
     def _ballots(self) -> dict[ProcessId, Ballot]:
         """What each process has promised, where leaders are elected."""
@@ -416,9 +417,7 @@ class Endings:
                 self._world.network.reset(victim, pid)
 
     def _slow_disk(self, victim: ProcessId, leader: ProcessId) -> None:
-        """Syncs take longer than anybody's patience, and there is always one to wait for. (The disk does not hang.)
-        Nothing is acknowledged meanwhile: with little room links would overflow, again and again, and carry nothing."""
-        self._world.network.have_room(QUEUE_FRAMES_MAX)
+        """Syncs take longer than anybody's patience, and there is always one to wait for. (The disk does not hang.)"""
         self._world.slow_disk(victim, min(3 * self._timeout_us, HANGS_US - self._timeout_us // 10))
         for _ in range(6):
             self._judged.multicast(victim, tuple(self._world.topology.groups))

@@ -137,11 +137,12 @@ class Network:
     def link(self, a: ProcessId, b: ProcessId) -> Link:
         return self._links[a, b]
 
-    def have_room(self, frames: int = 0) -> None:
-        """Let so many frames wait between those who are up, and elsewhere as many as at first; 0: everywhere."""
+    def have_room(self) -> None:
+        """Let as many frames wait between those who are up as `conditions` say now, and elsewhere as before. With the
+        conditions that the world began with, that is what it was."""
         for link in self._links.values():
             up = link.sender.up and link.receiver.up
-            link.session_out.frames_max = frames if frames and up else link.queue_frames_max
+            link.session_out.frames_max = self.conditions.queue_frames_max if up else link.queue_frames_max
 
     # -- traffic ------------------------------------------------------------------------------------------------------
 

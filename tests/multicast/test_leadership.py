@@ -397,6 +397,7 @@ def test_who_missed_an_election_gets_the_present_state_for_an_empty_vote() -> No
     group.cut = set()
     group[2].link_reset(1, group.now, group.members[2].out)
     group[1].link_reset(2, group.now, group.members[1].out)
+    group.now += OPTIONS.heartbeat_us // 10
     group[1].tick(group.now, group.members[1].out)
     group.settle()
     assert group.election(2).state == FOLLOWER and group.members[2].words == ["late"]

@@ -149,6 +149,7 @@ def test_a_reset_link_does_not_get_everything_undecided_at_once() -> None:
     for _ in range(3):
         world.lose_link(0, 1)
         world.submit(0, 0)
+        world.advance(10_000)
     assert 0 < len(world.links[(0, 1)]) < 40
     world.cut = set()
     world.lose_link(0, 2)

@@ -44,6 +44,11 @@ class HintIsEvidence(WhiteBox):
     """A connection that breaks is as good as a leader's death."""
 
 
+@rewrite("on_peer_reset", "max(now, self._beaten_at + self._heartbeat_us // _BEATS_MAX)", "now", part=Election)
+class BeatPerReset(FtSkeen):
+    """A leader beats to everybody for each link that has lost something."""
+
+
 @rewrite("_send", 'if not getattr(message, "overtakes", False):', "if True:")
 class PulseBehindTheDisk(Engine):
     """A leader's signs of life wait for its disk."""
@@ -54,5 +59,6 @@ PLANTED = (
     Planted(AgreesWithEverybody, TWO_GROUPS),
     Planted(RestartDeposes, TWO_GROUPS),
     Planted(HintIsEvidence, TWO_GROUPS),
+    Planted(BeatPerReset, TWO_GROUPS),
     Planted(PrimCast, TWO_GROUPS, host=(PulseBehindTheDisk,)),
 )

@@ -144,14 +144,13 @@ def test_nobody_is_accused_of_what_a_short_queue_costs(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("short_queues")
-def test_no_leader_is_accused_of_what_waits_for_its_slow_disk() -> None:
-    """Fourteen processes send more to it during one sync than a short queue takes."""
+def test_a_leader_stays_though_many_links_overflow_while_its_disk_is_slow() -> None:
+    """Fourteen processes send more to it during one sync than a short queue takes. If it pulsed to all of them whenever
+    one link has lost something, that would fill the others."""
     settings = Settings(profile="faults", size="small", groups=2, replicas=7, messages=5, options={"ask_first": "true"})
-    run = Run(registry.load("toto"), 5, settings)
-    outcome = run.execute()
+    outcome = run_seed(registry.load("toto"), 5, settings)
     assert outcome.violations == []
     assert "leaders_disk" in outcome.faults
-    assert run.world.network.link(0, 1).session_out.frames_max == 12
 
 
 @pytest.mark.parametrize("expected", [False, True])
