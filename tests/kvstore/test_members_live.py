@@ -233,3 +233,29 @@ def test_who_comes_back_with_an_older_file_meets_those_who_were_added_since(tmp_
             assert replicas[0]("GET", "/v1/kv/key").body == b"value"
         finally:
             cluster.stop_started(directory, started, str)
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "primcast"])
+def test_a_shard_that_was_away_while_another_one_was_replaced_hears_of_it_from_who_is_new(
+    tmp_path: Path, protocol: str
+) -> None:
+    """Its file is of before; all whom that names there are gone, and nobody else could tell."""
+    directory, own = tmp_path / "run", tmp_path / "own"
+    own.mkdir()
+    with running_cluster(directory, 2, 1, protocol) as replicas:
+        made = config.load(directory)
+        (own / "cluster.json").write_bytes((directory / "cluster.json").read_bytes())
+        (own / "replicas").symlink_to(directory / "replicas")
+        kill(directory, 1)
+        started = []
+        try:
+            started.append(growing.add_replica(directory, 0, "127.0.0.1", "", None, str))
+            growing.remove_replica(directory, 0, str)
+            started.append(cluster.start(own, made, made.replica(1)))
+            wait_until(lambda: cluster.is_ready(started[-1].replica))
+            wait_until(lambda: members_of(replicas[1], 0) == [2])
+            keys = {made.map().shard_of(b"key-%d" % n): f"key-{n}" for n in range(50)}
+            both = {"success": [{"op": "put", "key": keys[shard], "value": "both"} for shard in (0, 1)]}
+            assert replicas[1].applied(both).status == 200
+        finally:
+            cluster.stop_started(directory, started, str)
