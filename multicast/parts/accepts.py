@@ -7,7 +7,7 @@ every group has acknowledged one vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -149,9 +149,9 @@ class Quorums:
     def _has_quorum(self, group: GroupId, ballot: Ballot, acknowledged: set[ProcessId]) -> bool:
         return self._topology.has_quorum(group, ballot, acknowledged)
 
-    def silent(self, entry: Entry, known: Mapping[GroupId, Ballot], again: bool) -> tuple[ProcessId, ...]:
-        """The processes whose acknowledgements this leader lacks, and the other leaders, as far as `known`. again: of a
-        group from which nothing has come, all processes, since another one than the known leader may lead."""
+    def silent(self, entry: Entry, leader: Callable[[GroupId], ProcessId], again: bool) -> tuple[ProcessId, ...]:
+        """The processes whose acknowledgements this leader lacks, and the `leader` of each other group as far as is
+        known. again: of a group from which nothing has come, all processes, since another one may lead."""
         message, vector = entry.message, entry.vector
         assert message is not None
         acknowledged = entry.acks.get(vector, set()) if vector is not None else set()
@@ -159,7 +159,7 @@ class Quorums:
         for group in message.destinations:
             members, held = self._topology.groups[group], entry.accepts.get(group)
             if group != self._group:
-                silent.add(known[group].leader)
+                silent.add(leader(group))
             if (again or held is not None) and not (held and self._has_quorum(group, held[0], acknowledged)):
                 silent.update(p for p in members if p not in acknowledged)
             if again and self.leaders and held is not None and held[0].leader not in acknowledged:
