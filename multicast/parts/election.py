@@ -266,11 +266,12 @@ class Election(Generic[V]):
         return leader == self._self_id or (leader not in members and self._self_id == members[0])
 
     def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
-        """Tell the latest view that has begun, if it is not the first."""
+        """Tell the latest view that has begun, if it is not the first. Whom it leaves out may end, and nobody else
+        know it: so it is on disk before."""
         if self.state is LEADER and self._leaving:
             to = tuple(p for p in to if p not in self._leaving)
         if self.views.begun and to:
-            out.send(to, self.views.told(self.views.begun))
+            out.send_durable(to, self.views.told(self.views.begun))
 
     def tell_begun(self, others: tuple[ProcessId, ...], out: Outbox) -> None:
         """The leader's ballot has begun. Whom its view leaves out hears that last, when a majority of the others knows

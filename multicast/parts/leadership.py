@@ -383,7 +383,7 @@ class Leadership(Generic[V, S]):
         self._led.confirmed(now, out)
         if self.election.state is LEADER:
             self.learn_leader(self.group, self.joined, now, out, self._self_id)
-            out.send(others, LeaderIs(self.joined))
+            out.send_durable(others, LeaderIs(self.joined))  # behind its view
             if self.joined.view < self.election.views.latest:
                 self._deadlines.by("view", now)
 

@@ -294,7 +294,7 @@ class WhiteBox(MulticastProtocol):
         joined = self.leadership.joined
         if joined.leader != self.self_id and self.election.state is not REJOINING:
             self.election.tell_view((sender,), out)
-            out.send((sender,), LeaderIs(joined))
+            out.send_durable((sender,), LeaderIs(joined))  # behind its view
         return True
 
     def _on_accept(self, sender: ProcessId, accept: Accept, now: int, out: Outbox) -> None:

@@ -156,6 +156,11 @@ class ToldViewNotBegun(WhiteBox):
     """Who is told a view that it has made waits for those of the one before all the same."""
 
 
+@rewrite("tell_view", "out.send_durable(to", "out.send(to", part="election")
+class BegunBeforeDisk(PrimCast):
+    """That a view has begun is told before it is on disk: who is removed ends, and nobody is left who knows it."""
+
+
 @rewrite("_ask_strangers", "if strangers:", "if False:", part=FoundedGroups)
 class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""

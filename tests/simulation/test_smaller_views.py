@@ -79,6 +79,29 @@ def test_who_was_removed_tells_the_rest_that_their_view_has_begun(asked: object)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
+def test_that_a_view_has_begun_is_told_when_that_is_on_disk(name: str) -> None:
+    """Who is removed by it ends. The one that is left would not know it after a failure of its power, and wait."""
+    small = Small(name, Topology({0: (0, 1)}))
+    world = small.world
+    small.submit(0, (0,), change_payload(Change(0, False, 1)))
+    views = world.node(0).protocol.topology.views[0]
+    assert world.run_while(lambda: views.latest != 1, 5 * SECOND, 100)
+    world.slow_disk(0, SECOND)
+    assert world.run_while(lambda: views.begun != 1, 9 * SECOND, 100)
+    world.run_for(10 * DELTA)
+    world.crash(0, keeps=False)
+    world.run_for(5 * DELTA)
+    if world.node(1).protocol.role() == "removed":
+        world.crash(1)
+    world.slow_disk(0, 0)
+    world.restart(0)
+    world.run_for(60 * SECOND)
+    small.submit(0, (0,))
+    world.run_for(60 * SECOND)
+    assert world.node(0).engine.position == 2
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_what_a_smaller_group_has_delivered_is_settled_though_nobody_tells_anything_new(name: str) -> None:
     small = Small(name, Topology({0: (0, 1), 1: (2, 3, 4)}))
     small.submit(0, (0, 1))
