@@ -130,6 +130,7 @@ class Election(Generic[V]):
         view_begun: Callable[[int, Outbox], None] = lambda number, out: None,
     ):
         self.views, self._self_id = views, self_id
+        self._assembly: Assembly[Any] = Assembly()
         self.follow_views()
         self.quorum = quorum_of(len(self.members))
         self.state = PROMISED
@@ -143,7 +144,6 @@ class Election(Generic[V]):
         self._beaten_at = 0
         self._votes: dict[ProcessId, V] = {}
         self._asked: tuple[ProcessId, NewLeader] | None = None
-        self._assembly: Assembly[Any] = Assembly()
         self._barren = 0  # ballots promised since one has begun
         self._deadlines = deadlines
         deadlines.add("beat", self._beat)
@@ -164,6 +164,7 @@ class Election(Generic[V]):
         """The views have changed."""
         self.members = self.views.everybody
         self.others = tuple(p for p in self.members if p != self._self_id)
+        self._assembly.keep(self.members)
 
     def go(self, what: str) -> None:
         """Move to the next state: see `TRANSITIONS`."""
@@ -327,7 +328,7 @@ class Election(Generic[V]):
 
     def _on_vote(self, sender: ProcessId, vote: V, now: int, out: Outbox) -> None:
         """A quorum of votes is acted on once; later ones are late."""
-        if vote.ballot != self.promised or vote.ballot.leader != self._self_id:
+        if vote.ballot != self.promised or vote.ballot.leader != self._self_id or sender not in self.members:
             return
         if not self.assemble(sender, vote):
             return

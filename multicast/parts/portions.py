@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -63,6 +63,10 @@ class Assembly(Generic[T]):
     def clear(self) -> None:
         """Nothing that was begun is wanted any more."""
         self._lists.clear()
+
+    def keep(self, senders: Collection[ProcessId]) -> None:
+        """Nobody but these completes what it has begun to send."""
+        self._lists = {sender: held for sender, held in self._lists.items() if sender in senders}
 
     def forget(self, sender: ProcessId) -> None:
         """What this sender has begun to send will not be completed."""

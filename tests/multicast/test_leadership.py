@@ -677,3 +677,16 @@ def test_what_has_come_in_part_goes_with_its_ballot() -> None:
     assert held(member.leadership.election, {"Assembly": ("_lists",)})
     member.handlers[NewLeader].call(0, NewLeader(Ballot(3, 0), 0), 2, member.out)
     assert held(member.leadership.election, {"Assembly": ("_lists",)}) == {}, "its leader was deposed, and is not heard"
+
+
+def test_what_one_who_is_removed_has_voted_in_part_goes_with_it() -> None:
+    group = Group()
+    group.election(0).campaign(1, group.members[0].out)
+    leader = group.members[0]
+    part = Vote(group.election(0).promised, Ballot(1, 0), 0, [Word(b"", (), b"a", 0)], number=0, count=2)
+    changed(leader, Change(0, False, 2))
+    leader.handlers[Vote].call(2, part, 1, leader.out)
+    assert held(leader.leadership.election, {"Assembly": ("_lists",)}), "its promise may be needed"
+    leader.leadership._view_begun(1, leader.out)
+    leader.handlers[Vote].call(2, part, 1, leader.out)
+    assert held(leader.leadership.election, {"Assembly": ("_lists",)}) == {}
