@@ -189,10 +189,13 @@ class GroupLog:
         self.rebuild_queue()
 
     def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
-        for local in self._locals.get(message_id, ()):
-            if local <= delivered_at:
-                return self.entries[local].message.destinations
-        return None
+        copies = [local for local in self._locals.get(message_id, ()) if local <= delivered_at]
+        return self._settled_by(self.entries[max(copies)]) if copies else None
+
+    def _settled_by(self, entry: Entry) -> tuple[GroupId, ...]:
+        """The groups that must have delivered this copy: of one that its own group has stamped late another one may
+        know an earlier delivery, and never deliver it again."""
+        return self.window.needs(entry.message, entry.local.time, entry.local.tiebreak)
 
     def _save(self, entry: Entry, out: Outbox) -> None:
         out.put(_ENTRY_PREFIX + entry.local.encode(), _encode(entry.saved()), carries=(entry.message,))
@@ -348,7 +351,7 @@ class GroupLog:
     def delivered(self, entry: Entry, out: Outbox) -> None:
         """This entry was delivered or installed as this member's next delivery."""
         assert entry.final is not None
-        entry.position = self._delivered.add(entry.message.id, entry.message.destinations, entry.final, out)
+        entry.position = self._delivered.add(entry.message.id, self._settled_by(entry), entry.final, out)
         self.queue.remove(entry.local.encode())
 
     def install(self, message: AppMessage, local: Timestamp, final: Timestamp, out: Outbox) -> Entry:

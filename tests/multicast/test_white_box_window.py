@@ -339,3 +339,19 @@ def test_what_is_settled_leaves_the_disk_though_a_later_copy_was_heard_of() -> N
     process._settled([message.id], out)
     assert held(process, message) == (START, None, 0)
     assert (b"m" + message.id, None) in [(key, value) for key, value, _ in out.changes]
+
+
+@pytest.mark.parametrize("name", ["ft_skeen", "fastcast"])
+def test_a_late_copy_is_settled_though_another_group_knows_the_message_and_delivers_nothing_more(name: str) -> None:
+    """Else its watermark is asked for until it does."""
+    world = cluster(name, 2)
+    message = world.message(0, 1, origin=0)
+    multicast(world, 0, message)
+    world.settle()
+    for _ in range(8):
+        world.submit(3, 1)
+        world.advance(SECOND)
+    multicast(world, 3, message)
+    world.advance(SECOND)
+    assert world.delivered(3).count(message.id) == 2 and world.delivered(0).count(message.id) == 1
+    assert {world.protocol(p).describe()["unsettled"] for p in world.topology.processes} == {0}

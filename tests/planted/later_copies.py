@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from multicast.parts.entries import Entries
+from multicast.parts.group_log import GroupLog
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
@@ -103,6 +104,12 @@ class EarlierCopyOnWhiteBoxDisk(WhiteBox):
          "if own and self.leadership.hear(sender, accept.ballot, now, out) is None:")  # fmt: skip
 class DeposedBeginsLater(WhiteBox):
     """A deposed leader's word of a later copy takes the place of what was delivered."""
+
+
+@rewrite("_settled_by", "self.window.needs(entry.message, entry.local.time, entry.local.tiebreak)",
+         "entry.message.destinations", part=GroupLog)  # fmt: skip
+class LateCopyAwaited(FastCast):
+    """A late copy is settled when groups have delivered it that know the message, and do not."""
 
 
 PLANTED = planted_in(__name__)
