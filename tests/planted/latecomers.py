@@ -84,7 +84,7 @@ class TwoLateOnesAreABug(FtSkeen):
     """Two leaders have concluded a late copy differently, and all members of the group stop."""
 
 
-@rewrite("_destinations", "if local <= delivered_at:", "if True:", part=GroupLog)
+@rewrite("_destinations", "if local <= delivered_at]", "]", part=GroupLog)
 class LaterCopyIsTheFirst(FtSkeen):
     """After a restart a later copy is taken for the one that was delivered."""
 
