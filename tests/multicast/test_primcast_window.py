@@ -171,3 +171,14 @@ def test_what_is_left_out_of_a_new_t_is_left_on_no_disk() -> None:
     one.adopt(told, world.now, out)
     disk = {key: value for key, value, _ in out.changes}
     assert one.entries[old].epoch is None and disk[b"m" + old] is None
+
+
+def test_a_settled_delivery_leaves_the_disk_though_a_later_copy_was_heard_of() -> None:
+    world = cluster(clock="hybrid", dedup_window_us=SECOND)
+    old = world.submit(0, 0)
+    world.settle()
+    process, out = world.protocol(0), Outbox()
+    assert process.entries[old].position
+    process.t.pending(old, world.now)
+    process._drop([old], out)
+    assert (b"m" + old, None) in [(key, value) for key, value, _ in out.changes]

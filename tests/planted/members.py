@@ -166,13 +166,6 @@ class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""
 
 
-@rewrite("_ask_strangers", "strangers = self._membership.strangers()",
-         "strangers = [p for p in self._membership.strangers() if self._membership.group_of[p] == self._group]",
-         part=FoundedGroups)  # fmt: skip
-class StrangersOfOthersNotAsked(WhiteBox):
-    """Who was away while all of another group were replaced does not ask those who greet it."""
-
-
 @rewrite("may_join", "self._views.of.get(ballot.view, (self._self_id,))", "(self._self_id,)", part="election.rejoin")
 class JoinsAnothersView(PrimCast):
     """Who was added takes over a state of the view before, to which it does not belong, and vouches for it."""
