@@ -1,7 +1,7 @@
 """Catching up: which member of the own group is asked for the deliveries that this process misses. Pure.
 
-One is asked at a time, and anew only after `RETRY_US`. If the connection to it is lost, or it has lost its memory, the
-next one that is connected is asked at once.
+One is asked at a time, and anew only after `RETRY_US`, or if there is a connection to another one and none to that. If
+the connection to it is lost, or it has lost its memory, the next one that is connected is asked at once.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ class CatchUp:
     def ask(self, peer: ProcessId, now: int) -> ProcessId | None:
         """`peer` has what is missing. Returns whom to ask: this peer, or another one if it is not connected; None: wait
         for the one that was asked."""
-        if self._asked is not None and now - self._asked[1] < RETRY_US:
+        lately = self._asked[0] if self._asked is not None and now - self._asked[1] < RETRY_US else None
+        if lately is not None and lately not in self.away:
             return None
         if peer in self.away:
             peer = self._next_after(peer)
+        if lately is not None and peer in self.away:
+            return None  # nobody is there, as before
         self._asked = (peer, now)
         return peer
 
