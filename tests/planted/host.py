@@ -139,7 +139,7 @@ class FirstPortionOnly(Engine):
     """Catch-up ends after its first portion."""
 
 
-@rewrite("ask", "if self._asked is not None and now - self._asked[1] < RETRY_US:", "if self._asked is not None:")
+@rewrite("ask", "self._asked is not None and now - self._asked[1] < RETRY_US else", "self._asked is not None else")
 @rewrite("ask_instead_of", "if self._asked is None or self._asked[0] != peer:", "if True:")
 class CatchesUpOnce(CatchUp):
     """A lost request for deliveries is never repeated."""
