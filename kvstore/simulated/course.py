@@ -77,7 +77,8 @@ class Course:
         conditions = chase.conditions() if self._chases else drawing.conditions(self._rng, self._size, typed)
         self._span_us = self._draw_span_us()
         lot = self._lot("joins")
-        self._changes = joins.draw(lot, self._size, topology, self._span_us, kind.specification) if self._strikes else []
+        drawn = joins.draw(lot, self._size, topology, self._span_us, kind.specification)
+        self._changes = drawn if self._strikes else []
         spares = joins.with_spares(topology, self._changes).spares
         free = len(topology.processes) + sum(map(len, spares.values()))
         grows = bool(settings.grows) and kind.specification.changes_members

@@ -505,7 +505,7 @@ class WhiteBox(MulticastProtocol):
             entry = self.entries.get(message_id)
             if self.election.state is LEADER and entry is not None and entry.phase in (PROPOSED, ACCEPTED):
                 assert entry.local is not None
-                to = self.quorums.silent(entry, self.leaders.whom, self._retries.times(message_id) > 1)
+                to = self.quorums.silent(entry, self.leadership.leaders.whom, self._retries.times(message_id) > 1)
                 asked.setdefault(to, []).append((message_id, entry.local))
             else:
                 self._retries.discard(message_id)

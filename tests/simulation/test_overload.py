@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from multicast.simulation.experiments.calibrate import RECORDED
@@ -22,10 +24,15 @@ where that is much."""
 
 @pytest.mark.parametrize("name", sorted(SATURATION))
 def test_a_group_recovers_when_its_leader_has_stood_still_under_load(name: str) -> None:
-    plan = Overload(
-        variant=Variant(title=name, protocol=name), saturation=SATURATION[name], share=0.4, pause_us=2 * SECOND,
-        group=0, cpu=slow(RECORDED, 1_000), seed=1,
-    )  # fmt: skip
-    outcome = overload(plan)
-    assert outcome.pauses is not None and outcome.pauses <= PAUSES_MAX
-    assert outcome.storm <= STORM_MAX
+    """The median run of three does so in time: single ones are a tenth apart."""
+    plans = [
+        Overload(
+            variant=Variant(title=name, protocol=name), saturation=SATURATION[name], share=0.4, pause_us=2 * SECOND,
+            group=0, cpu=slow(RECORDED, 1_000), seed=seed,
+        )
+        for seed in (1, 2, 3)
+    ]  # fmt: skip
+    outcomes = [overload(plan) for plan in plans]
+    pauses = sorted(inf if outcome.pauses is None else outcome.pauses for outcome in outcomes)
+    assert pauses[1] <= PAUSES_MAX, pauses
+    assert max(outcome.storm for outcome in outcomes) <= STORM_MAX
