@@ -198,7 +198,8 @@ def _next_position(records: Records) -> None:
 
 
 def _reads(outcome: Any) -> bool:
-    return bool(outcome.reads and outcome.reads[0].version.time)
+    """Only that, so its client is told what it read; of what a write compares it is not."""
+    return bool(outcome.reads and outcome.reads[0].version.time and not outcome.writes)
 
 
 def _first_read(outcome: Any) -> tuple[Read, ...]:
