@@ -35,13 +35,15 @@ def _in_turn() -> Iterator[int]:
 
 
 def _all_free(ports: list[int]) -> bool:
-    """If they are, they are given now."""
+    """If they are, they are given now. For a server, that is: connections that linger are nothing to it."""
     if ports[-1] not in _mine() or not set(_given).isdisjoint(ports):
         return False
     with ExitStack() as stack:
         try:
             for port in ports:
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                one = stack.enter_context(socket.socket())
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind(("127.0.0.1", port))
         except OSError:
             return False
     _given.extend(ports)
