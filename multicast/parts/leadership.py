@@ -201,7 +201,7 @@ class Leadership(Generic[V, S]):
             self.election.go("leave")
 
     def hear(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox) -> bool:
-        """A message of this ballot's leader has come: it lives, or is told that it is deposed. Returns which."""
+        """This ballot's leader has sent something: it leads, or is told that it does not. Returns whether it does."""
         if ballot < self.election.promised:
             out.send((sender,), Nack(self.election.promised))
         elif ballot == self.joined and sender != self._self_id:
