@@ -41,9 +41,10 @@ need answer it first, and it promises ballots as others do, by rule 2: it counts
 that was acknowledged before is with a majority of that view without it. Who is removed helps the new view to begin, and
 is told then, by whoever belongs to it (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader
 of a later view than the first sends `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of
-an unknown view is not counted until then. Who was added greets everybody, and whoever has not heard of it asks it for
-the view of its group: those who could tell may be gone. Who was away meanwhile may know nobody any more who belongs to
-a group: so whoever meets it again tells it the views of all groups (`parts.founding`).
+an unknown view is not counted until then. Who was added greets everybody, tells other groups the view of its own, and
+whoever of its own has not heard of it asks it for that: those who could tell may be gone. Who was away meanwhile may
+know nobody any more who belongs to a group: so whoever meets it again tells it the views of all groups
+(`parts.founding`).
 
 Groups, too, can be added while the others work (`Founding`, `parts.founding`). Of a group that it does not know a
 process knows no members: what it has for that group goes to nobody, and is repeated.
@@ -302,10 +303,10 @@ class Membership(Topology):
         self.group_of.setdefault(process, group)
         self.met.add(process)
 
-    def strangers(self) -> list[ProcessId]:
-        """Those who were met, and are still not in any view of their groups that is known here."""
-        views = {process: self.views[self.group_of[process]] for process in self.met}
-        return sorted(p for p, known in views.items() if not any(p in members for members in known.of.values()))
+    def strangers(self, group: GroupId) -> list[ProcessId]:
+        """Those who were met as added to this group, and are still not in any view of it that is known here."""
+        known = {p for members in self.views[group].of.values() for p in members}
+        return sorted(p for p in self.met - known if self.group_of[p] == group)
 
     def restore(self, values: Mapping[bytes, bytes], own: GroupId, begun: int) -> None:
         """All views, as they were put under `view_key`. own: the process's group; begun: see `Views.restore`."""

@@ -9,8 +9,9 @@ who belong to one by now may have been added, and who was away has no link to th
 lost its disk may be sent what was meant for its life before that. It has nothing for the members of a group that it
 does not know (`multicast.membership`), and who lacks its word repeats.
 
-Who was away while all whom it knows of a group were removed is greeted by those who were added: of these it asks the
-view (`Membership.meet`). It may have been removed itself, if that is its own group.
+Who was away while all whom it knows of a group were removed is greeted by those who were added (`Membership.meet`):
+those of another group tell it the view, since its link to them is new; of its own it asks them, as it may have been
+removed itself.
 
 Which processes a group begins with is decided by the order of the first group. Nothing else need be agreed on: members
 are counted by the views of their own group.
@@ -93,8 +94,8 @@ class FoundedGroups:
             self._deadlines.by("strangers", 0)
 
     def _ask_strangers(self, now: int, out: Outbox) -> int | None:
-        """Somebody greets whom no view known here names: it knows one that does."""
-        strangers = self._membership.strangers()
+        """Somebody of the own group greets whom no view known here names: it knows one that does."""
+        strangers = self._membership.strangers(self._group)
         if strangers:
             out.send(strangers, ViewAsk())
         pause_us = self._retry_us << self._asked

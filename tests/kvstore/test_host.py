@@ -285,5 +285,5 @@ async def test_a_replica_that_only_the_file_names_is_asked_for_the_view(tmp_path
     for one in (0, 1):
         replica = host.LiveReplica(tmp_path, made.with_replica(added), one)
         topology = replica._protocol.topology
-        assert isinstance(topology, Membership) and topology.strangers() == ([] if removed else [2])
+        assert isinstance(topology, Membership) and topology.strangers(0) == ([] if removed else [2])
         await replica.stop()
