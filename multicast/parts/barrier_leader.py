@@ -11,7 +11,8 @@ far, nothing needs deciding.
 
 Waiting (quasi-genuine draft, Sections 3.2 and 3.3). With w > 0 a value is proposed when the clock has passed its stamp
 plus w, in the order of stamps: if no message takes longer than that, and no clock is off, everything with a lower stamp
-is here by then, and no stamp changes.
+is here by then, and no stamp changes. The log may be ahead of the clock, if that was once; what has a lower stamp gets
+another one then in any case, and a null of the time of the log's last stamp does not wait.
 
 Announcements (Section 3.4). What an instance will mean depends on those before it. The leader tells it with the
 proposal, from the log as it will be by then (`ahead`), as long as it has proposed all that is under way itself.
@@ -31,6 +32,8 @@ from multicast.types import GroupId, ProcessId
 
 _Due = tuple[Stamp, int, ProcessId, int, int, bytes]
 """A value that waits to be proposed, in the order of stamps, and of the casts that share one."""
+
+_CAST, _NULL = 0, 1
 
 _NONE = (0, 0)
 """(life, number) of who has cast nothing."""
@@ -74,7 +77,7 @@ class BarrierLeader:
             most = max(real_clock + self._ahead_max_us, self._rtc.get(sender, 0))
             rtc = self._rtc[sender] = min(cast.rtc, most) if real_clock else cast.rtc
             value = _encode(Cast(sender, cast.life, cast.number, rtc, cast.message))
-            self._propose(((rtc, 0), 0, sender, cast.life, cast.number, value))
+            self._propose(((rtc, 0), _CAST, sender, cast.life, cast.number, value))
 
     def want(self, group: GroupId, stamp: Stamp) -> None:
         """Lines 15-20: a group waits for the barrier to reach this stamp."""
@@ -84,7 +87,7 @@ class BarrierLeader:
                 self._due_nulls.add(stamp)
             else:
                 self._null = stamp
-            self._propose((stamp, 1, 0, 0, 0, _encode(Null(stamp))))
+            self._propose((stamp, _NULL, 0, 0, 0, _encode(Null(stamp))))
 
     def break_silence(self, real_clock: int, threshold_us: int) -> int:
         """Algorithm 2, lines 6-11: whoever was told no barrier for a while wants one. Returns after how many
@@ -135,14 +138,20 @@ class BarrierLeader:
     def propose_due(self, real_clock: int) -> None:
         """Propose the values for which the clock has gone far enough; all of them if the clock is not known, or a value
         is further ahead of it than may be."""
-        due, wait = self._due, self._wait_us
-        latest = real_clock + wait + self._ahead_max_us
-        while due and not (real_clock and real_clock < due[0][0][0] + wait <= latest):
+        due = self._due
+        while due and self._may_go(due[0], real_clock):
             stamp, kind, *_, value = heappop(due)
-            if kind == 1:
+            if kind == _NULL:
                 self._due_nulls.discard(stamp)
                 self._null = max(self._null, stamp)
             self._to_consensus(value)
+
+    def _may_go(self, due: _Due, real_clock: int) -> bool:
+        (time, _), kind, *_ = due
+        waits_us = time + self._wait_us - real_clock
+        if not real_clock or waits_us <= 0 or waits_us > self._wait_us + self._ahead_max_us:
+            return True
+        return kind == _NULL and time <= self._stream.base.last[0]
 
     # -- announcements ------------------------------------------------------------------------------------------------
 

@@ -173,3 +173,15 @@ def test_casts_stay_in_order_although_the_leaders_clock_goes_back(wait_us: int):
     assert [decode(one).rtc for one in proposed] == [1_000, 1_000, 2_003]
     one.decide(1, proposed)
     assert one.base.casts[0] == (1, 3)
+
+
+def test_a_barrier_of_the_logs_own_time_does_not_wait_for_a_clock_that_was_set_back():
+    one, proposed = stream(), []
+    one.decide(1, [value(0, 1, 1, 500)])
+    leader = BarrierLeader(one, 20, 1_000, proposed.append, announces=False)
+    for stamp in ((500, 1), (501, 0)):
+        leader.want(1, stamp)
+    leader.propose_due(100)
+    assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(500, 1)]
+    leader.propose_due(521)
+    assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(500, 1), (501, 0)]
