@@ -450,7 +450,10 @@ def _elements(value: Any) -> tuple[Any, ...]:
 
 
 def _before(a: Transaction, b: Transaction) -> bool:
-    """In real time, or in their session where there is no real time."""
+    """In real time, or in their session where there is no real time. Nobody knows when one of unknown outcome took
+    effect."""
+    if a.type != "ok":
+        return False
     if a.complete is not None and b.invoke is not None:
         return a.complete < b.invoke
     return a.invoke is None and b.invoke is None and a.process == b.process and a.index < b.index
