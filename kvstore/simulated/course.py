@@ -39,7 +39,7 @@ from multicast.simulation.elections import Elections, Returns
 from multicast.simulation.endings import Endings
 from multicast.simulation.growing import Growth
 from multicast.simulation.injector import Injector
-from multicast.simulation.joins import Joins
+from multicast.simulation.joins import Joins, Planned
 from multicast.simulation.observe import Observer
 from multicast.simulation.owed import Owed
 from multicast.simulation.scene import EPOCH_US
@@ -54,6 +54,8 @@ _WINDOWS_US = (200_000, 300_000, 500_000)
 """Where a message may come again when most have forgotten it."""
 _WINDOWS = 5
 """So many of these pass then in a run."""
+_SHRINKS_SHARE = 0.3
+"""Of the runs in which a shard is added."""
 
 
 class Course:
@@ -91,6 +93,7 @@ class Course:
             self.cluster.hand_over(self._lot("piecemeal").choice((1, 2, 4)))
         self._coming = Joins(kind.specification, lot, self._size.patience_us, EMPTY)
         self._growth = Growth(self._lot("growth"), self.shards, self._size.patience_us, EMPTY) if grows else None
+        self._shrinks = self._draw_shrinking() if grows and self._strikes else []
         self._observe(observers)
         self._late = self._draw_straggler(topology)
         self.workload = self._clients()
@@ -161,6 +164,12 @@ class Course:
             span_us = max(span_us, _WINDOWS * min(self._options.dedup_window_us, _WINDOWS_US[-1]))
         return span_us
 
+    def _draw_shrinking(self) -> list[Planned]:
+        """In a part of the runs a replica is removed from the shard that is added."""
+        lot = self._lot("shrinks")
+        at_us = self._span_us // 2 + lot.randrange(self._span_us // 2)
+        return [Planned(at_us, self.shards, False, False)] if lot.random() < _SHRINKS_SHARE else []
+
     def _draw_straggler(self, topology: Topology) -> Stragglers | None:
         lot = self._lot("stragglers")
         if not (self.settings.stragglers and self._strikes):
@@ -183,7 +192,7 @@ class Course:
         world.observers += observers
         checkers = (TrueTime(self.cluster.options), Vouching(self._specification), Elections(), Returns(), Owed())
         attach(world, *checkers, Books(self.cluster.replicas))
-        if self._changes:
+        if self._changes or self._shrinks:
             attach(world, self._coming)
         if self._growth is not None:
             attach(world, self._growth)
@@ -204,8 +213,8 @@ class Course:
             chase.prepare(self.cluster, self._rng)
         world.start()
         self._start_clients()
-        if self._changes:
-            self._coming.plan(self._changes)
+        if self._changes or self._shrinks:
+            self._coming.plan(self._changes + self._shrinks)
         wander = not self._chases and self.settings.signals is None
         if wander:
             moving.start(self.workload, self._of("store"), self._span_us, self.settings.moves)

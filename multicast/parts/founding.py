@@ -56,11 +56,14 @@ class FoundedGroups:
         self._is_first = self._group == min(membership.groups)
         self.handlers: dict[type, Handler] = {GroupIs: Handler(self._on_group_is)}
 
-    def start(self, saved: Mapping[bytes, bytes], out: Outbox) -> None:
-        """A life begins. What was sent in the life before may be lost, so it is told again."""
+    def restore(self, saved: Mapping[bytes, bytes]) -> None:
+        """A life begins. Before views are restored: these groups have had some, too."""
         for key, value in sorted(saved.items()):
             if key[:1] == _PREFIX:
                 self._membership.add_group(_decode(value))
+
+    def start(self, out: Outbox) -> None:
+        """All is restored. What was sent in the life before may be lost, so it is told again."""
         self._tell_all(out)
 
     def delivered(self, message: AppMessage, out: Outbox) -> None:

@@ -172,9 +172,10 @@ class Leadership(Generic[V, S]):
 
     def start(self, saved: Saved, now: int, out: Outbox) -> None:
         """A life begins."""
+        self._founded.restore(saved.values)
         self._restore_views(saved.values)
-        self._founded.start(saved.values, out)
         self._follow_views()
+        self._founded.start(out)
         if self.election.lose_disk(saved, now, out):
             self.election.promised = self.joined = self.election.highest = Ballot(0, self.election.views.of[0][0])
             if self.election.rejoin.is_new and _BALLOTS_KEY in saved.values:

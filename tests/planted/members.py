@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multicast.membership import Views
+from multicast.membership import Membership, Views
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.founding import FoundedGroups
 from multicast.parts.group_clocks import GroupClocks
@@ -179,6 +179,15 @@ class WatermarksOfTheViewBefore(WhiteBox):
 @rewrite("begin", "self._reckon()", "pass", part=GroupClocks)
 class QuorumClockOfTheViewBefore(PrimCast):
     """Those who stay have clocks that are a quorum now, and none of them rises: nothing more is delivered."""
+
+
+_EVERY = "for group, views in self.views.items():"
+_FIRST = "for group, views in [known for known in self.views.items() if known[0] not in self.founded]:"
+
+
+@rewrite("restore", _EVERY, _FIRST, part=Membership)
+class FoundedViewsForgotten(PrimCast):
+    """Who restarts knows of a group that was added those with whom it began, who may all be gone."""
 
 
 HARMLESS = (Planted(PresentViewAcknowledges),)

@@ -182,6 +182,21 @@ def test_a_group_that_was_cut_off_while_all_of_another_one_were_replaced_hears_o
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
+def test_who_restarts_knows_the_views_of_a_founded_group_by_itself(name: str) -> None:
+    """Perhaps nobody is there to tell it again."""
+    growing = Growing(name)
+    world, process = growing.world, growing.topology.groups[1][0]
+    growing.found(2, FOUNDED)
+    growing.multicast(FOUNDED[0], (2,), change_payload(Change(0, False, FOUNDED[2])))
+    assert world.node(process).protocol.topology.groups[2] == FOUNDED[:2]
+    world.crash(process)
+    world.network.block([pair for p in world.nodes if p != process for pair in ((p, process), (process, p))])
+    world.restart(process)
+    world.run_for(SECOND)
+    assert world.node(process).protocol.topology.groups[2] == FOUNDED[:2]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_what_comes_from_a_group_before_anybody_has_told_of_it_is_refused_and_ends_nobody(name: str) -> None:
     """As at a process that has lost its disk, and is linked to all that its file names."""
     protocol = registry.load(name)
