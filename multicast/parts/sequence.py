@@ -234,8 +234,9 @@ class Sequence:
 
 class SequenceHistory(History[Entry]):
     """Of T, in a snapshot: what was delivered, without its places, as if it was installed one by one. Who takes it
-    keeps later copies. What it had in T for so long that its group may have forgotten the delivery,
-    it drops; and nobody who has its T delivers beyond that without these deliveries (`reach`)."""
+    keeps later copies. What it had in T for so long that its group may have forgotten the delivery, it drops. Nobody
+    who has its T delivers, without these deliveries, beyond what T lacks of them (`reach`); more need not be in
+    anybody's journal but that of who gave it."""
 
     def __init__(self, log: DeliveredLog, t: Sequence, window: Window, views: Views):
         super().__init__(log, t.entries, _ENTRY_PREFIX, _encode_delivered, views, self._is_copy_after)
@@ -256,8 +257,10 @@ class SequenceHistory(History[Entry]):
             known = KNOWN_PREFIX + key[1:]
             if known not in given and known not in own and _decode(value).ts < forgotten:
                 taken[key] = None
+        held = {_decode(v).position for k, v in taken.items() if k[:1] == _ENTRY_PREFIX and v is not None}
+        lacking = next(p for p in range(position, -1, -1) if p not in held)
         clock, length, reach = decode_state(own[STATE_KEY]) if STATE_KEY in own else (0, 0, 0)
-        taken[STATE_KEY] = encode_state((max(clock, timestamp.time), length, max(reach, position)))
+        taken[STATE_KEY] = encode_state((max(clock, timestamp.time), length, max(reach, lacking)))
         return taken
 
 

@@ -255,7 +255,21 @@ def test_a_snapshot_brings_what_was_delivered_and_leaves_what_may_still_be() -> 
     assert taken[keys[delivered]] == told[keys[delivered]] != mine[keys[delivered]]
     assert keys[again] in told and keys[again] not in taken and keys[pending] not in taken
     assert taken[keys[forgotten]] is None
-    assert decode_state(taken[b"c"]) == (base + 5_000, 4, 2), "nothing below is stamped, all else installed"
+    assert decode_state(taken[b"c"]) == (base + 5_000, 4, 1), "nothing below is stamped, what T lacks is installed"
+
+
+def test_who_has_the_t_of_one_that_took_a_snapshot_installs_no_more_of_it_than_t_lacks() -> None:
+    """What is not settled may be in no other journal than those of who gave the snapshot and who took it."""
+    log, there = DeliveredLog(3, Topology.grid(2, 3), 1, 0), Sequence(0, two, 10)
+    for number in range(4):
+        made = there.install(message(0, number=number), FIRST, number + 1, 0, Outbox())
+        made.delivered(Timestamp(number + 1, 0), log.add(made.id, (0,), Timestamp(number + 1, 0), Outbox()))
+    history = SequenceHistory(log, there, Window(0), lambda position: ())
+    for settled, reach in ((None, 0), (0, 1), (2, 3)):
+        if settled is not None:
+            there.forget(there.entries[message(0, number=settled).id], Outbox())
+        told = dict(history.given(4, Timestamp(4, 0)))
+        assert decode_state(history.taken({}, told, 4, Timestamp(4, 0))[b"c"] or b"") == (4, 0, reach)
 
 
 # -- acknowledgements of vectors ---------------------------------------------------------------------------------------

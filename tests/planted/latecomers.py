@@ -210,9 +210,14 @@ class SnapshotLeavesForgotten(PrimCast):
     """Who takes a snapshot keeps in T what its group may have delivered and forgotten."""
 
 
-@rewrite("taken", "max(reach, position)", "reach", part=SequenceHistory)
+@rewrite("taken", "max(reach, lacking)", "reach", part=SequenceHistory)
 class SnapshotWithoutReach(PrimCast):
     """Who has taken a snapshot may give its T to others as if nothing was left out of it."""
+
+
+@rewrite("taken", "max(reach, lacking)", "max(reach, position)", part=SequenceHistory)
+class SnapshotWithoutUnsettled(PrimCast):
+    """Who takes over the T of one that has taken a snapshot installs all of that, though perhaps only two had it."""
 
 
 @rewrite("taken", "max(clock, timestamp.time)", "clock", part=SequenceHistory)
