@@ -468,11 +468,11 @@ class WhiteBox(MulticastProtocol):
         entry = self.entries.get(message.id)
         if entry is None:
             entry = self.entries[message.id] = Entry(message.id, now)
-        local = Timestamp.decode(note)
-        if self.election.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:
+        local, copied = Timestamp.decode(note), self.entries.is_copy_after(entry, timestamp)
+        if self.election.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and (copied or entry.local != local):
             self.election.step_down(now)  # somebody leads a later ballot
         self.clock.advance(timestamp.time)
-        if self.entries.is_copy_after(entry, timestamp):
+        if copied:
             if not self.entries.is_of_later(entry.id, entry.local, timestamp):  # another group has stamped that
                 entry.phase, entry.local, entry.final = START, None, None
             self._early.pop(self.log.add(message.id, message.destinations, timestamp, out), None)

@@ -7,11 +7,12 @@ import random
 import pytest
 
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState
+from multicast.parts.ballots import LEADER
 from multicast.parts.delivered import DeliveredLog, Known
 from multicast.parts.entries import Entries
 from multicast.parts.window import Window
 from multicast.protocol import Outbox, Saved
-from multicast.protocols.white_box import Accept, Deliver, Multicast, NewState, Stamps, WhiteBox
+from multicast.protocols.white_box import Accept, AcceptAck, Deliver, Multicast, NewState, Stamps, WhiteBox
 from multicast.simulation.leftovers import held as kept
 from multicast.types import AppMessage, Ballot, ProcessId, Timestamp, Topology, new_message_id
 from tests.multicast.lockstep import START_US, Lockstep
@@ -210,6 +211,24 @@ def test_what_was_accepted_of_the_first_copy_is_installed_and_no_longer_accepted
     assert process.vote().entries == []
     process.adopt(NewState(Ballot(2, 0), 1, [EntryState(message, ACCEPTED, LATER, None)], LATER.time), NOW, out)
     assert held(process, message) == (ACCEPTED, LATER, 0)
+
+
+def test_a_leader_that_installs_what_it_holds_as_a_copy_stamped_later_elsewhere_leads_no_more() -> None:
+    """Others have settled its stamp, in a later ballot: its positions are not the group's."""
+    leader, out = cluster("white_box", 2).protocol(0), Outbox()
+    message, next_one = (AppMessage(new_message_id(NOW, n), groups, b"x", 3) for n, groups in ((1, (0, 1)), (2, (0,))))
+    leader.on_message(3, Multicast(message), NOW, out)
+    _, stamp, _ = held(leader, message)
+    assert stamp is not None
+    leader.on_message(3, Accept(message.id, 1, Ballot(1, 3), Timestamp(LATER.time, 1), None), NOW, out)
+    leader.on_message(3, Multicast(next_one), NOW, out)
+    leader.on_message(0, Accept(next_one.id, 0, BALLOT, held(leader, next_one)[1] or FIRST, next_one), NOW, out)
+    leader.on_install(1, message, stamp, stamp.encode(), NOW, out)
+    leader.on_message(3, Multicast(message), LATER.time, out)
+    for process in (0, 1):
+        leader.on_message(process, AcceptAck((BALLOT,), [next_one.id]), NOW, out)
+    assert [told.position for _, told, _ in out.sends if type(told) is Deliver] == []
+    assert leader.election.state is not LEADER
 
 
 @pytest.mark.parametrize("copy", [False, True])

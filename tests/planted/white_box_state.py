@@ -318,11 +318,17 @@ class InstalledStaysPending(WhiteBox):
 
 @rewrite(
     "on_install",
-    "if self.election.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and entry.local != local:",
+    "if self.election.state is LEADER and entry.phase in (PROPOSED, ACCEPTED) and (copied or entry.local != local):",
     "if False:",
 )
 class DeposedGoesOn(WhiteBox):
     """A leader whose group has delivered under another stamp does not step down."""
+
+
+@rewrite("on_install", "(copied or entry.local != local)", "entry.local != local")
+class DeposedByACopyGoesOn(WhiteBox):
+    """A leader that installs what it has stamped, and of which another group has stamped a later copy since, does not
+    step down: what follows it delivers at positions that its group has given to others."""
 
 
 @rewrite("_delivered", "entry.accepts.clear()", "pass")
