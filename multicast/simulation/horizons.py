@@ -4,7 +4,8 @@
 in the same epoch, or a later one, and has a longer T, has nothing there that is stamped so low. (Who does not take part
 in an epoch, as that has not begun, does not count on anything in it, and it may never begin.) *Quorum clock*: a
 majority of some view have had clocks so high. *Decided*: what a delivery's timestamp is made of, a majority of the
-group has acknowledged in one epoch. The harm in less takes a message that comes just then, and an election by just
+group has acknowledged in one epoch. *Hole*: whoever has a T as long as a place of its primary's T has there what the primary
+has, or has delivered it. The harm in less takes a message that comes just then, and an election by just
 those who do not know of it. Like in `invariants`, variables of protocols are known by name only.
 """
 
@@ -76,6 +77,8 @@ class Horizons(Checker):
         if before is None or (before.epoch, before.length, before.horizon) != (now.epoch, now.length, now.horizon):
             self._known[pid] = now
             self._judge_horizon(node, protocol, before, now)
+            same = before is not None and before.epoch == epoch
+            self._judge_holes(node, protocol, range(before.length if before is not None and same else 0, now.length))
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         if replay or delivery.stage != FINAL or delivery.expired or delivery.installed_from is not None:
@@ -112,6 +115,22 @@ class Horizons(Checker):
             if other.epoch >= now.epoch and (before is None or now.horizon > before.horizon):
                 theirs: Any = peer.protocol
                 self._judge_places(node.pid, now, pid, theirs.t._places, range(now.length, other.length))
+
+    def _judge_holes(self, node: Node, protocol: Any, places: range) -> None:
+        """Of what its primary has at these places, and has not delivered, so that it is not settled."""
+        epoch = protocol.leadership.joined
+        primary: Any = node.world.nodes[epoch.leader].protocol
+        known = self._known.get(epoch.leader)
+        if known is None or known.epoch != epoch or epoch.leader == node.pid:
+            return
+        for place in places:
+            theirs = primary.t._places.get(place)
+            if theirs is None or theirs.position or protocol.copies.delivered_as(theirs.id, theirs.ts):
+                continue
+            own = protocol.entries.get(theirs.id)
+            if (own is None or own.epoch is None) and not protocol.copies.is_forgotten(theirs.id, theirs.ts):
+                text = f"process {node.pid} has T up to place {protocol.t.length}, and not {theirs.id.hex()} at {place}"
+                self.report("hole", text)
 
     def _judge_places(
         self, pid: ProcessId, known: _Known, other: ProcessId, places: dict[int, Any], more: range

@@ -156,6 +156,15 @@ def test_a_follower_gets_what_its_t_lacks() -> None:
     assert follower.reach == 2, "what is settled it must install"
 
 
+def test_an_answer_to_an_earlier_life_leaves_no_hole() -> None:
+    """T was longer when it asked, and not all of it was on disk: "longest T" may choose one with a hole."""
+    primary, follower = Sequence(0, two, 10), Sequence(0, two, 10)
+    placed(primary, [1, 2, 3], Outbox())
+    placed(follower, [1], Outbox())
+    [refill] = primary.refill(Fetch(FIRST, 2), 9, portion_bytes=100)
+    assert follower.missing(0, refill) is None
+
+
 def test_what_has_come_in_part_goes_with_its_epoch() -> None:
     primary, follower = Sequence(0, two, 10), Sequence(0, two, 10)
     placed(primary, [1, 2], Outbox())
