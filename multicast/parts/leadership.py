@@ -281,6 +281,7 @@ class Leadership(Generic[V, S]):
             self._view_begun(view.number, out)  # else nobody tells it
             if not removed and self._self_id not in view.members and views.had(self._self_id, view.number):
                 self.election.go("leave")
+                self._held = None
                 self._follow_views()  # whoever watches the members sees it
                 out.put(_REMOVED_KEY, b"")
 

@@ -102,6 +102,11 @@ class NewJoinsWhatItGaveUp(WhiteBox):
     """Who is new holds a state until it has the deliveries, and joins it though it has promised a higher ballot."""
 
 
+@rewrite("_on_view_is", "self._held = None", "pass", part=Leadership)
+class RemovedHoldsItsState(WhiteBox):
+    """Who is removed before it has the deliveries for a state that it holds takes that over when they come."""
+
+
 @rewrite("_return", "and not self.election.rejoin.may_join(self._held.ballot)", "and False", part=Leadership)
 class HoldsWhatIsTooOld(WhiteBox):
     """Who may not join the state that it holds any more, since there are more members, waits for deliveries."""
