@@ -23,6 +23,7 @@ from multicast.parts.ballots import (
     Echo,
     Heartbeat,
     Joined,
+    NewLeader,
 )
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog
@@ -56,6 +57,20 @@ def _without_memory() -> FtSkeen:
     process = FtSkeen(1, Topology.grid(2, 3), FtSkeen.specification.options(), random.Random(1))
     process.on_start(Saved({}, first=False, lost=True), NOW, Outbox())
     return process
+
+
+def test_the_rest_of_a_state_counts_no_more_when_the_link_was_reset() -> None:
+    """A queue that overflows while portions are put into it drops some of them."""
+    for reset in (False, True):
+        process = WhiteBox(1, Topology.grid(1, 3), WhiteBox.specification.options(), random.Random(1))
+        ballot = Ballot(2, 2)
+        process.on_start(Saved({}), NOW, Outbox())
+        process.on_message(2, NewLeader(ballot, 0), NOW, Outbox())
+        for number in range(2):
+            process.on_message(2, NewState(ballot, 0, [], 1, number=number, count=2), NOW, Outbox())
+            if reset:
+                process.on_peer_reset(2, NOW, Outbox())
+        assert (process.leadership.joined == ballot) != reset
 
 
 def test_who_lost_its_disk_gives_its_state_to_nobody() -> None:

@@ -177,6 +177,11 @@ class LostPortionForgotten(WhiteBox):
     """A state is complete though a portion of it was lost with the link."""
 
 
+@rewrite("on_peer_reset", "self._assembly.forget(peer)", "pass", part="election")
+class ResetPortionCompleted(WhiteBox):
+    """What comes after a reset completes what came before it."""
+
+
 @rewrite("add", "if number == count - 1", "if number >= count - 2", part="election._assembly")
 class LastPortionLeftOut(WhiteBox):
     """A state is complete without its last portion."""
