@@ -161,6 +161,11 @@ class BegunBeforeDisk(PrimCast):
     """That a view has begun is told before it is on disk: who is removed ends, and nobody is left who knows it."""
 
 
+@rewrite("start", "self._tell_all(out)", "self._told = self._membership.processes", part=FoundedGroups)
+class FoundedToldOnce(WhiteBox):
+    """Who knows a founded group does not tell of it again when it has restarted: what it had to send is lost."""
+
+
 @rewrite("_ask_strangers", "if strangers:", "if False:", part=FoundedGroups)
 class StrangersNotAsked(PrimCast):
     """Who was removed while it was away, and knows nobody who is left, is not told by those who greet it."""

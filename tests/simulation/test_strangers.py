@@ -182,6 +182,23 @@ def test_a_group_that_was_cut_off_while_all_of_another_one_were_replaced_hears_o
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_founded_group_is_told_again_by_who_restarts_before_its_word_has_arrived(name: str) -> None:
+    """All of the first group lose their power, and what they had to send with it."""
+    growing = Growing(name)
+    world, (first, second) = growing.world, [growing.topology.groups[g] for g in (0, 1)]
+    cut = [pair for p in first for q in second for pair in ((p, q), (q, p))]
+    world.network.block(cut)
+    growing.found(2, FOUNDED)
+    for process in (*first, *FOUNDED):
+        world.crash(process)
+    world.network.unblock(cut)
+    for process in (*first, *FOUNDED):
+        world.restart(process)
+    world.run_for(5 * SECOND)
+    assert [world.node(p).protocol.topology.groups[2] for p in second] == [FOUNDED] * 3
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_who_restarts_knows_the_views_of_a_founded_group_by_itself(name: str) -> None:
     """Perhaps nobody is there to tell it again."""
     growing = Growing(name)
