@@ -763,6 +763,9 @@ class QuasiGenuine(MulticastProtocol):
     def strict_groups_max(self) -> int | None:
         return None if barriers.all_promise(self.senders_to) else 1
 
+    def waits_for(self) -> tuple[GroupId, ...]:
+        return self.channels.blocking()
+
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self._leader_of(group)
 

@@ -403,6 +403,11 @@ class Skeen(MulticastProtocol):
 
     # -- for people ---------------------------------------------------------------------------------------------------
 
+    def waits_for(self) -> tuple[GroupId, ...]:
+        lowest = self._queue.lowest_proposed()
+        entry = self._entries.get(lowest[1]) if lowest is not None else None
+        return tuple(g for g in entry.message.destinations if g not in entry.stamps) if entry is not None else ()
+
     def describe(self) -> dict[str, Any]:
         return {"clock": self._clock.value, "pending": len(self._queue), "unsettled": self._log.unsettled}
 
