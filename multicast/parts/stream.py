@@ -188,6 +188,11 @@ class Stream:
         acks = sorted((self._acks[p] for p in self._topology.groups[group]), reverse=True)
         return acks[self._topology.quorum(group) - 1]
 
+    def lacking(self, groups: Container[GroupId]) -> int:
+        """How many messages wait here for one of these groups, since no quorum of it has them: most of any."""
+        kept = [(len(some), g) for g, some in self._outgoing.items() if g in groups]
+        return max((min(many, self.number(g) - self.quorum_has(g)) for many, g in kept), default=0)
+
     def behind(self, group: GroupId) -> tuple[ProcessId, ...]:
         """Who has not acknowledged all messages for its group."""
         number = self.number(group)

@@ -302,8 +302,8 @@ class QuasiGenuine(MulticastProtocol):
 
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
         """Lines 5-7."""
-        waiting = self.channels.waiting
-        self.refuse_beyond_limit(max(len(self._casts), len(waiting)))
+        waiting, lacking = self.channels.waiting, self.stream.lacking(message.destinations)
+        self.refuse_beyond_limit(max(len(self._casts), len(waiting), lacking))
         for group in message.destinations:
             if group != self.group and group not in self._receivers:
                 raise Overloaded(f"group {self.group} may not send to group {group}: see the option 'senders'")

@@ -434,6 +434,22 @@ def test_more_than_the_limit_is_refused() -> None:
         protocol.on_submit(world.message(0), world.now, out)
 
 
+@pytest.mark.parametrize("senders", ["", "0< 1<0"])
+def test_what_a_dead_group_does_not_take_is_refused_beyond_the_limit(senders: str) -> None:
+    """Its senders decide it, and wait for nobody; without a limit they would keep ever more of it."""
+    world = cluster(pending_max=2, senders=senders)
+    for p in (3, 4, 5):
+        world.crash(p)
+    for _ in range(3):
+        world.submit(1, 1)
+        world.advance(SECOND)
+    protocol, out = world.protocol(1), world.engines[1]._out
+    assert protocol.describe()["outgoing"] == 2
+    with pytest.raises(Overloaded, match="2 messages are pending, the limit is 2"):
+        protocol.on_submit(world.message(1), world.now, out)
+    protocol.on_submit(world.message(0), world.now, out)
+
+
 @pytest.mark.parametrize(
     "options",
     [
