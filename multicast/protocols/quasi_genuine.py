@@ -357,10 +357,10 @@ class QuasiGenuine(MulticastProtocol):
             self._deadlines.by("ahead_wants", now + due - real)
 
     def _take_ahead_wants(self, now: int, out: Outbox) -> int | None:
-        """Take requests that were too far ahead of this process's clock: nobody repeats them soon. Returns when to look
-        again."""
+        """Take requests that were too far ahead of this process's clock, if that is still known: nobody repeats them
+        soon. Returns when to look again."""
         ahead, real = self._ahead_wants, self.real_clock(now)
-        while ahead and ahead[0][0] <= real:
+        while ahead and (not real or ahead[0][0] <= real):
             self._take_wants(heappop(ahead)[1], out)
         return now + ahead[0][0] - real if ahead else None
 

@@ -14,7 +14,7 @@ from multicast.parts.barriers import Barrier, Ordered, Repair, Stamp
 from multicast.parts.delivered import LAST_KEY
 from multicast.parts.stream import Base, Cast, Null, Stream
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded
-from multicast.protocols.quasi_genuine import QuasiGenuine, QuasiGenuineOptions, State
+from multicast.protocols.quasi_genuine import Early, QuasiGenuine, QuasiGenuineOptions, State
 from multicast.simulation.checkers import Checker, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.runner import Run, Settings
@@ -406,6 +406,18 @@ def test_a_stamp_is_bounded_to_what_the_leader_allows_beyond_its_own_clock() -> 
 
 
 # -- who may send to whom ----------------------------------------------------------------------------------------------
+
+
+def test_a_request_ahead_of_the_clock_does_not_wait_for_a_clock_that_is_not_known_any_more() -> None:
+    world = cluster(optimistic=True)
+    protocol = world.protocol(3)
+    stamp = (world.now + 2 * SECOND, 0)
+    protocol._on_early(0, Early(1, 1, stamp[0], None, [(0, stamp)]), world.now, Outbox())
+    assert protocol._take_ahead_wants(world.now, Outbox()) == world.now + SECOND
+    assert 0 not in protocol.leader.wanted
+    protocol.clock_correction = None
+    assert protocol._take_ahead_wants(world.now, Outbox()) is None
+    assert 0 in protocol.leader.wanted
 
 
 def test_only_groups_that_may_send_can_block() -> None:
