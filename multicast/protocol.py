@@ -384,8 +384,8 @@ class MulticastProtocol:
         return self.election is None or self.election.promises
 
     def waits_for(self) -> Sequence[GroupId]:
-        """Other groups without whose word the first undelivered message here is not going to be delivered, as far as
-        that is known at this process. It costs little."""
+        """Other groups without whose word the first undelivered message here, or what is multicast to this group next,
+        is not going to be delivered, as far as that is known at this process. It costs little."""
         return ()
 
     def leader_of(self, group: GroupId) -> ProcessId | None:

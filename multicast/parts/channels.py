@@ -221,12 +221,6 @@ class Channels:
 
     # -- delivery -----------------------------------------------------------------------------------------------------
 
-    def blocking(self) -> tuple[GroupId, ...]:
-        """The other groups whose barriers the first waiting message lacks."""
-        head = self.waiting.head
-        stamp = stamp_of(head) if head is not None else NEVER
-        return tuple(g for g, channel in self.of.items() if channel.barrier < stamp and g != self._group)
-
     def raise_lowest(self, own: Stamp) -> None:
         """Note the own group's barrier, and the lowest of all: no group can still send anything up to it. own: the last
         stamp of the own group. (A group is its own barrier: what it decides later might otherwise come before what it

@@ -764,7 +764,7 @@ class QuasiGenuine(MulticastProtocol):
         return None if barriers.all_promise(self.senders_to) else 1
 
     def waits_for(self) -> tuple[GroupId, ...]:
-        return self.channels.blocking()
+        return self.senders_to[self.group]
 
     def leader_of(self, group: GroupId) -> ProcessId | None:
         return self._leader_of(group)

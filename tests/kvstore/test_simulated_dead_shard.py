@@ -62,6 +62,24 @@ def test_a_dead_shard_is_refused_before_anything_is_multicast_and_named(protocol
     assert isinstance(answered(cluster, 0, mine, theirs), Answered)
 
 
+def test_where_every_delivery_needs_the_word_of_every_shard_a_dead_one_stops_all_before_anything_is_multicast() -> None:
+    cluster = SimulatedCluster("quasi_genuine", 2, 3, SEED)
+    world = cluster.world
+    world.start()
+    world.run_for(SECOND)
+    mine, _ = keys(cluster)
+    for dead in (4, 5):
+        world.crash(dead)
+    world.run_for(5 * SECOND)
+    refusal = answered(cluster, 0, mine)
+    assert isinstance(refusal, Refused) and (refusal.code, refusal.outcome) == ("no_majority", "not_applied")
+    assert refusal.message == "shard 0 waits for shard 1, which has no leader with a majority"
+    for back in (4, 5):
+        world.restart(back)
+    world.run_for(5 * SECOND)
+    assert isinstance(answered(cluster, 0, mine), Answered)
+
+
 @pytest.mark.parametrize(
     ("protocol", "replicas"), [("white_box", 3), ("primcast", 3), ("ft_skeen", 3), ("quasi_genuine", 3), ("skeen", 1)]
 )
