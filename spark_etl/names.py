@@ -75,6 +75,7 @@ VIOLATIONS = {
     "unwritten-version": "somebody read what nobody wrote",
     "stale-read": "a read returned an older version than the last one before it",
     "future-read": "a read returned a version that is not before its own",
+    "two-values": "one version of a key was written with two values",
     "effect-twice": "one id had its effect twice",
     "taken-twice": "two deliveries of one id were both taken as the first",
     "repeated-without-first": "a delivery was called a repetition, and nothing with its id came before it",

@@ -63,7 +63,7 @@ def certify(
         outcome = list(replayed(row))
         count += bool(outcome)
         if len(outcome) > 1:
-            keys = {one["key"].encode(errors="surrogateescape") for one in outcome if one["key"]}
+            keys = {one["key"] for one in outcome if one["key"]}
             wrong.append((op, sorted(keys.union(one["key"] for one in row["seen"] or ()))))
     return Compared(count, int(ops.ok.sum()), wrong)
 

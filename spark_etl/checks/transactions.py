@@ -214,6 +214,36 @@ def reads(ordered_reads: DataFrame, writes: DataFrame, unsure_shards: Sequence[i
     )  # fmt: skip
 
 
+def two_values(journal_writes: DataFrame) -> DataFrame:
+    """A transaction leaves one value at a key, whichever shards say that they hold that key. Name: two-values.
+
+    journal_writes: the writes as replicas report them. In what replicas of one shard differ is `results`' to find.
+    """
+    entry, other = F.struct("deleted", "value"), ~F.col("least").eqNullSafe(F.col("most"))
+    told = journal_writes.groupBy("key", "gts", "id", "shard", "replica", "offset").agg(
+        F.min(entry).alias("least"), F.max(entry).alias("most")
+    )
+    ends = told.groupBy("key", "gts", "id").agg(
+        F.min(F.when(other, F.col("replica"))).alias("both"),
+        F.min(F.struct("least", "shard", "replica")).alias("low"),
+        F.max(F.struct("most", "shard", "replica")).alias("high"),
+    )
+    apart = (F.col("low.shard") != F.col("high.shard")) & ~F.col("low.least").eqNullSafe(F.col("high.most"))
+    replicas = F.array_distinct(F.array(*(F.coalesce("both", F.col(f"{end}.replica")) for end in ("low", "high"))))
+    found = ends.where(F.col("both").isNotNull() | apart).withColumn("replicas", F.array_sort(replicas))
+    return violations(
+        found,
+        "two-values",
+        text(
+            "transaction {} (version {}) left two values at key {} (reported by {})",
+            id_text(F.col("id")), version_text(F.col("gts")), key_text(F.col("key")), replicas_text("replicas"),
+        ),
+        [F.col("id")],
+        [F.col("key")],
+        [F.col("replicas")[0], F.get("replicas", F.lit(1))],
+    )  # fmt: skip
+
+
 def exactly_once(
     log: DataFrame, transactions: DataFrame, unsure_shards: Sequence[int], slots_moved: bool = False
 ) -> DataFrame:

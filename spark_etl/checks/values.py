@@ -17,9 +17,9 @@ from spark_etl.frames.columns import absent, id_text, text, version_text, violat
 READERS = ("read_all", "cycle_read", "counter_read")
 """Operations whose `value` in a history is what they read, key -> integer, and all of it."""
 
-_TEXTS = ("f", "file", "name", "key", "said", "digest", "why")
-_COMPARED = f"id binary, gts binary, {', '.join(f'{name} string' for name in _TEXTS)}"
-_ARROW = pa.schema([("id", pa.binary()), ("gts", pa.binary()), *((name, pa.string()) for name in _TEXTS)])
+_BYTES, _TEXTS = ("id", "gts", "key"), ("f", "file", "name", "said", "digest", "why")
+_COMPARED = ", ".join([*(f"{name} binary" for name in _BYTES), *(f"{name} string" for name in _TEXTS)])
+_ARROW = pa.schema([*((name, pa.binary()) for name in _BYTES), *((name, pa.string()) for name in _TEXTS)])
 
 
 def compare(
@@ -99,7 +99,9 @@ def replayed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {**base, "name": "", "key": None, "said": None, "digest": None, "why": None}
     for one in found:
         digest = replay.digest_text(one.said) if one.said and one.said[0] in "=#" else None
-        yield {**base, "name": one.name, "key": one.key, "said": one.said, "digest": digest, "why": one.why}
+        key, why = (text.encode(errors="surrogateescape") for text in (one.key, one.why))
+        shown = why.decode(errors="backslashreplace")
+        yield {**base, "name": one.name, "key": key, "said": one.said, "digest": digest, "why": shown}
 
 
 def _key(one: dict[str, Any]) -> str:
@@ -129,7 +131,7 @@ def wrong(compared: DataFrame, writes: DataFrame) -> DataFrame:
     hashed = F.concat(F.lit("#"), F.lower(F.hex("value")))
     text_ = F.when(F.col("digested"), hashed).otherwise(F.concat(F.lit("="), F.col("value").cast("string")))
     written = writes.where(~F.col("deleted")).select(F.col("key").alias("at"), text_.alias("text")).distinct()
-    found = compared.where(F.col("name") != "").withColumn("key", F.col("key").cast("binary"))
+    found = compared.where(F.col("name") != "")
     there = (F.col("key") == F.col("at")) & ((F.col("said") == F.col("text")) | (F.col("digest") == F.col("text")))
     found = found.join(written, there, "left")
     told = (F.col("name") == "value-mismatch") & F.col("said").rlike("^[=#]")

@@ -247,6 +247,16 @@ FORGERIES = {
         "outcome-disagreement",
         "not-as-asked unwritten-version",
     ),
+    "a key twice": Kind(
+        outcome(_set(writes=lambda o: (*o.writes, Write(o.writes[0].key, b"forged"))), _writes),
+        "outcome-disagreement",
+        "not-as-asked two-values unwritten-value",
+    ),
+    "a key that is no text": Kind(
+        outcome(_set(writes=lambda o: (*o.writes, Write(b"\xff\n", b"forged"))), _writes),
+        "outcome-disagreement",
+        "not-as-asked",
+    ),
     "another version of the outcome": Kind(
         _another_version,
         "outcome-disagreement outcome-of-another-delivery",

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, decode_outcomes, encode_outcomes
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, Write, decode_outcomes, encode_outcomes
 from multicast.records import BatchEnd, Completed, Delivered, Started, Stopped
 from tests.spark_etl.forged import Forgery, Records, alone_here, deliveries
 
@@ -98,6 +98,20 @@ def _at_all(status: int) -> Forgery:
     return forgery
 
 
+def _two_owners(records: Records) -> None:
+    """Each shard of a transaction writes a key that it has for its own."""
+    shard = next(r for r in records if type(r) is Started).group
+    for done in (r for r in records if type(r) is Completed):
+        account = decode_outcomes(done.record)
+        two = len(next(d for d in deliveries(records) if d.position == done.position).message.destinations) == 2
+        if two and done.position > 1 and _one(account):
+            (outcome,) = account.outcomes
+            outcome.writes = (*outcome.writes, Write(b"key/of both", b"%d" % shard))
+            done.record = encode_outcomes(account)
+            return
+    raise LookupError("no such account")
+
+
 def _of_another(records: Records) -> None:
     """The header was changed to fit; what the record of its start says was not."""
     next(r for r in records if type(r) is Started).process = 1
@@ -122,6 +136,7 @@ LOSSES = {
     "no start": Loss(without_start, (1,), "damage"),
     "the journal of another replica": Loss(_of_another, (2,), "damage"),
     "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),
+    "a key that two shards have": Loss(_two_owners, EVERYWHERE, "not-as-asked two-values"),
     "a used id in every journal": Loss(_at_all(MISMATCH), (0, 1, 2), "acknowledged-but-absent mismatch-without-first"),
 }
 """Of journals that fit one another. What replicas that were down at the end may not have written is counted only."""
