@@ -243,7 +243,7 @@ def _thin(case: Case) -> Thin | None:
         members = case.inputs.staying(shard)
         ends = sorted((case.tops[r].delivered if r in case.tops else 0 for r in members), reverse=True)
         sure = not set(members) & set(case.inputs.unsure)
-        held += [(shard, ends[len(members) // 2])] if sure and ends[0] > ends[len(members) // 2] else []
+        held += [(shard, ends[len(ends) // 2])] if sure and ends and ends[0] > ends[len(ends) // 2] else []
     if not held:
         return None
     frame = case.spark.createDataFrame(held, "shard int, most bigint")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -109,7 +109,8 @@ def understand(
         unsure.add(replica)
     for replica in sorted(set(present) - known - unsure - _newcomers(by_table["lives"])):
         problems.append(f"replicas/{replica}/journal: no other replica of this run knows replica {replica}")
-    crashed, down, stops = _ends(by_table["lives"], begins)
+    silent = known - unsure - {row.replica for row in by_table["lives"] if row.event == "started"}
+    crashed, down, stops = _ends(by_table["lives"], {*begins, *silent})
     if not shards and not problems:
         problems.append("replicas: no journal says that its replica ever started")
     if len(shards) > SHARDS_MAX:
@@ -244,12 +245,12 @@ def _removed(shards: Mapping[int, list[int]], lives: list[Any]) -> set[int]:
     return {r for shard, (_, _, own) in last.items() for r in shards.get(shard, ()) if r not in own}
 
 
-def _ends(lives: list[Any], begins: Iterable[int]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
+def _ends(lives: list[Any], unknown: Collection[int]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:
     """(replicas with a life that did not end in good order, those whose last one did not, what the others said at their
-    last clean stop). begins: those of whose lives some are not known, and count as if one had ended badly."""
-    crashed = set(begins)
+    last clean stop). unknown: those of whose lives some are not known, and count as if one had ended badly."""
+    crashed = set(unknown)
     stops: dict[int, tuple[int, int, int, int]] = {}
-    running = dict.fromkeys(begins, True)
+    running = dict.fromkeys(unknown, True)
     for row in sorted(lives, key=lambda row: (row.replica, row.offset)):
         if row.event == "started":
             if running.get(row.replica):

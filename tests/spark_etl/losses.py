@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, Write, decode_outcomes, encode_outcomes
-from multicast.records import BatchEnd, Completed, Delivered, Started, Stopped
+from multicast.records import BatchEnd, Completed, Delivered, Members, Started, Stopped
 from tests.spark_etl.forged import Forgery, Records, alone_here, deliveries
 
 EVERYWHERE = (0, 1, 2, 3, 4, 5)
@@ -98,6 +98,13 @@ def _at_all(status: int) -> Forgery:
     return forgery
 
 
+def _nobody(records: Records) -> Records:
+    """At its end the replica knows of a shard without replicas."""
+    stop = next(r for r in records if type(r) is Stopped)
+    shard = next(r for r in records if type(r) is Started).group
+    return [*records[: records.index(stop)], Members({shard: ()}, stop.delivered, 1), *records[records.index(stop) :]]
+
+
 def _two_owners(records: Records) -> None:
     """Each shard of a transaction writes a key that it has for its own."""
     shard = next(r for r in records if type(r) is Started).group
@@ -134,6 +141,7 @@ LOSSES = {
     "the last operation dropped": Loss(crashed_and(last_operation_dropped), EVERYWHERE, "acknowledged-but-absent"),
     "no second start": Loss(crashed_and(without_start), (1,), "damage"),
     "no start": Loss(without_start, (1,), "damage"),
+    "nobody belongs to the shard": Loss(_nobody, (1,), ""),
     "the journal of another replica": Loss(_of_another, (2,), "damage"),
     "expired in every journal": Loss(_at_all(EXPIRED), (0, 1, 2), "acknowledged-but-absent"),
     "a key that two shards have": Loss(_two_owners, EVERYWHERE, "not-as-asked two-values"),

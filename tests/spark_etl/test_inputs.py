@@ -299,6 +299,14 @@ def test_positions_in_the_file_are_those_of_the_records(run: Path):
             assert type(record) is Delivered and record.position == row.position
 
 
+def test_who_has_an_empty_journal_was_killed_before_it_said_anything(run: Path):
+    """So is a replica that lost its disk, and was killed while it began anew."""
+    segment(run, 2).write_bytes(segment(run, 2).read_bytes()[:HEADER_BYTES])
+    write_mark(segment(run, 2).parent, 0)
+    inputs = read(run).inputs
+    assert inputs.problems == [] and inputs.crashed == inputs.down == [2]
+
+
 @pytest.mark.parametrize("keep", [0, 10])
 @pytest.mark.parametrize("zeros", [False, True])
 def test_a_segment_that_lost_everything_it_vouched_for_is_damage(run: Path, keep: int, zeros: bool):
