@@ -41,6 +41,7 @@ from kvstore.console import (
     say,
     tell,
     together,
+    unread,
 )
 
 INTERRUPTED = 130
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None, *others: typer.Typer) -> NoRetu
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        unread(sys.stdout)
         code = FAILED
     except Exception as error:
         code = _explain(error)

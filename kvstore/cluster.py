@@ -317,9 +317,14 @@ def restart(
         late = [r.id for r in others if not _becomes_ready(r)]
         if late:
             raise ClusterError(f"replica {replica.id} stays as it is: replica {late[0]} of its shard is not ready")
-        down(directory, say, [replica.id])
+        try:
+            down(directory, say, [replica.id])
+            done.append(start(directory, config, replica, insecure=insecure))
+        except KeyboardInterrupt:  # it ran before, so it runs afterwards
+            down(directory, lambda _: None, [replica.id])
+            start(directory, config, replica, insecure=insecure)
+            raise
         problems: list[str] = []
-        done.append(start(directory, config, replica, insecure=insecure))
         wait_ready(directory, msgspec.structs.replace(config, replicas=(replica,)), done[-1:], problems, say)
         if problems:
             raise ClusterError(problems[0])

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -135,7 +136,7 @@ def say(text: str) -> None:
 
 def remark(text: str) -> None:
     """What happens meanwhile; no part of the result."""
-    print(text, file=sys.stderr, flush=True)
+    _mention(sys.stderr, text)
 
 
 def complain(text: str) -> None:
@@ -160,7 +161,22 @@ def tell(output: Output, value: Any, text: str) -> None:
 
 def beside(output: Output) -> Callable[[str], None]:
     """Who says what happens before there is a result: to programs it is none."""
-    return remark if output is Output.json else say
+    return remark if output is Output.json else partial(_mention, sys.stdout)
+
+
+def _mention(stream: TextIO, text: str) -> None:
+    """That nobody reads any more, as after `| head`, ends no change that is half done."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        unread(stream)
+
+
+def unread(stream: TextIO) -> None:
+    """Nobody reads this any more: what is written there goes nowhere from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

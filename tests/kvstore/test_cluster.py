@@ -171,6 +171,32 @@ def test_foreground_stops_what_it_started(stopped_afterwards: Path) -> None:
     assert pid is not None and running(directory / "replicas" / "0") is None
 
 
+def test_a_change_goes_on_though_nobody_reads_what_it_says(stopped_afterwards: Path) -> None:
+    """`kvstore cluster up DIR --detach | grep -q ready` starts a cluster, and does not stop it again."""
+    make_cluster(stopped_afterwards, 1, 1, "skeen")
+    for command in (["up", "--detach"], ["restart"]):
+        reads, writes = os.pipe()
+        os.close(reads)
+        arguments = [sys.executable, "-m", "kvstore", "cluster", *command, str(stopped_afterwards)]
+        subprocess.run(arguments, stdout=writes, timeout=SERVE_SECONDS, check=False)
+        os.close(writes)
+        assert statuses(stopped_afterwards)[0].state == "ready", command
+
+
+def test_what_an_interrupted_restart_has_stopped_runs_again(stopped_afterwards: Path, said: list[str]) -> None:
+    make_cluster(stopped_afterwards, 1, 1, "skeen")
+    (one,) = cluster.up(stopped_afterwards, said.append)
+    before = statuses(stopped_afterwards)[0].pid
+    command = [sys.executable, "-m", "kvstore", "cluster", "restart", str(stopped_afterwards)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and "stopped" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SERVE_SECONDS) == 130
+    reap(one)
+    wait_until(lambda: statuses(stopped_afterwards)[0].state == "ready")
+    assert statuses(stopped_afterwards)[0].pid != before
+
+
 def test_two_processes_never_serve_one_replica(stopped_afterwards: Path, said: list[str]) -> None:
     directory = stopped_afterwards
     make_cluster(directory, 1, 1, "skeen")
