@@ -167,6 +167,8 @@ def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
     ValueError, in one line, for anything else.
     """
     if not isinstance(target, str | Path):
+        if not isinstance(target, Sequence):
+            raise TypeError(f"target: a URL, a cluster's directory, or a list of URLs, not {type(target).__name__}")
         if not target:
             raise ValueError("a list of no URLs")
         return tuple(url for one in target for url in find_urls(one))

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None, *others: typer.Typer) -> NoRetu
         unread(sys.stdout)
         code = FAILED
     except Exception as error:
-        code = _explain(error)
+        code = _explain(error, bool(others))
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -88,11 +88,14 @@ def command_names() -> set[str]:
     return {str(name) for name in names}
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: Exception, all_commands: bool) -> int:
     """One line for everything that is not our own bug; the exit status."""
     usage = getattr(error, "format_message", None)
     if usage is not None:
         text = _instead_of_option(error) or usage()
+        whole = getattr(getattr(error, "ctx", None), "parent", None) is None
+        if whole and not all_commands and text.startswith("No such command"):
+            text += " Here are those for clusters and replicas; the command `kvstore` has all."
         if "\n" in text:  # the help of a command that needs a subcommand
             print(text, file=sys.stderr)
         else:

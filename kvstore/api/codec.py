@@ -5,7 +5,7 @@ A transaction is written by `transaction_body` and read by `parse_transaction`; 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -247,10 +247,18 @@ def _unknown_operation(raw: dict[str, Any], place: str = "") -> InvalidTransacti
     return None
 
 
+_NO_WORD = "Invalid enum value "
+_WORDS = {"op": get_args(Operator), "target": get_args(Target)}
+
+
 def _misplaced(error: Exception) -> InvalidTransaction:
     """What msgspec says, and where."""
     text, _, place = str(error).partition(" - at `$")
-    return InvalidTransaction(place.strip("`").lstrip(".") or "body", text)
+    place = place.strip("`").lstrip(".")
+    words = _WORDS.get(place.rpartition(".")[2])
+    if words and text.startswith(_NO_WORD):
+        text = f"one of {', '.join(words)}, not {text.removeprefix(_NO_WORD)[:40]}"
+    return InvalidTransaction(place or "body", text)
 
 
 def _compare(compare: CompareJson) -> Compare:

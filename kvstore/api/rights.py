@@ -166,6 +166,8 @@ def _permissions(asked: PermissionJson) -> list[Permission]:
         first, end = given["key"], given["key"] + b"\0"
     else:
         first, end = bounds(Range(given["prefix"], 1, b"", given["start"], given["end"]))
+    if end and first >= end:
+        raise InvalidTransaction("end", "it is not above where the range begins: there are no keys in it")
     everywhere = not first and not end
     if not everywhere and not {"read", "write"}.issuperset(asked.access):
         raise InvalidTransaction("access", "lease, admin and monitor are not of keys")

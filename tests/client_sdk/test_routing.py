@@ -94,6 +94,8 @@ def test_urls_from_what_users_give(tmp_path) -> None:
             find_urls(wrong)
     with pytest.raises(ValueError, match="a list of no URLs"):
         find_urls([])
+    with pytest.raises(TypeError, match="a list of URLs, not NoneType"):
+        find_urls(None)  # type: ignore[arg-type]
     (tmp_path / "cluster.json").write_text('{"replicas": [{"id": 0, "host": "127.0.0.1", "http_port": 7500}]}')
     assert find_urls(tmp_path) == ("http://127.0.0.1:7500",)
     (tmp_path / "cluster.json").write_text('{"replicas": [{"host": "::", "advertise": "fd00::1", "http_port": 7500}]}')

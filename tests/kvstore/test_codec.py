@@ -296,7 +296,8 @@ def test_how_a_problem_stands_on_the_wire() -> None:
         ({"success": [{"op": "max", "key": "a", "value": "1"}]}, "success[0].value", "Expected `int`"),
         ({"success": [{"op": "add", "key": "a", "delta": 1.5}]}, "success[0].delta", "Expected `int`"),
         ({"success": [{"op": "range", "prefix": "a", "limit": 0}]}, "success[0].limit", "from 1 to 1000"),
-        ({"compare": [{"key": "a", "target": "value", "op": "~", "value": "b"}]}, "compare[0].op", "Invalid"),
+        ({"compare": [{"key": "a", "target": "value", "op": "~", "value": "b"}]}, "compare[0].op", "one of ==, "),
+        ({"compare": [{"key": "a", "target": "mod", "op": "<", "value": "b"}]}, "compare[0].target", "one of val"),
         (
             {"compare": [{"key": "a", "target": "exists", "op": "==", "value": "b"}]},
             "compare[0].value",

@@ -158,6 +158,8 @@ def test_whoever_is_not_known_or_has_lost_his_role_may_do_nothing() -> None:
         ({"access": ["read"], "key": "a", "prefix": "b"}, "key"),
         ({"access": ["admin"], "prefix": "a"}, "access"),
         ({"access": ["read"], "prefix": "a" * 401}, "prefix"),
+        ({"access": ["read"], "start": "b", "end": "a"}, "end"),
+        ({"access": ["read"], "prefix": "a/", "start": "b"}, "end"),
     ],
 )
 def test_a_permission_that_makes_no_sense_is_refused(permission: dict[str, Any], field: str) -> None:

@@ -448,6 +448,12 @@ def test_a_mistake_is_one_line_and_status_1(
     assert list(alone.directory.iterdir()) == []
 
 
+def test_a_command_of_the_whole_program_is_named_where_it_is_not() -> None:
+    command = [sys.executable, "-m", "kvstore", "bench"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1 and "the command `kvstore` has all" in ran.stderr
+
+
 def test_init_never_overwrites(alone: Shell) -> None:
     directory = str(alone.directory / "new")
     assert alone("cluster", "init", directory).status == 0
