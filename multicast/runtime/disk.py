@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 SMALL_BYTES_MAX = 16
 OPEN_MAX = 4
@@ -19,7 +21,8 @@ class DirectoryInUse(OSError):
 class FileDisk:
     """The files of one directory, which is created if need be and belongs to this object until `close`.
 
-    DirectoryInUse if it belongs to another one. The lock goes with the process, however it ends.
+    Threads may write to different files at the same time. DirectoryInUse if it belongs to another one. The lock goes
+    with the process, however it ends.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -27,6 +30,8 @@ class FileDisk:
         self._make_directory(self.path)
         self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         self._open: dict[str, int] = {}
+        self._opening = threading.Lock()
+        self._in_use: list[str] = []
         self._unsynced: set[str] = set()
         self._unsynced_names: set[str] = set()
         try:
@@ -51,18 +56,29 @@ class FileDisk:
             finally:
                 os.close(parent)
 
-    def _descriptor(self, name: str) -> int:
-        """The file, opened for writing, and created if there is none. In its place a file is closed that was not used
-        lately and has nothing to sync. (A sync reports an error only to those who had the file open when it
-        happened.)"""
-        descriptor = self._open.get(name)
-        if descriptor is None:
-            if len(self._open) >= OPEN_MAX:
-                self._close(next((other for other in list(self._open) if other not in self._unsynced), ""))
-            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
-            self._open[name] = descriptor
-            self._unsynced_names.add(name)  # even if it exists: the life that made it may not have come to its sync
-        return descriptor
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[int]:
+        """The file, opened for writing, and created if there is none; it stays open meanwhile."""
+        with self._opening:
+            descriptor = self._open.get(name)
+            if descriptor is None:
+                self._make_room()
+                descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
+                self._open[name] = descriptor
+                self._unsynced_names.add(name)  # even if it exists: the life that made it may not have come to its sync
+            self._in_use.append(name)
+        try:
+            yield descriptor
+        finally:
+            self._in_use.remove(name)
+
+    def _make_room(self) -> None:
+        """For another file: one is closed that was not used lately and has nothing to sync. (A sync reports an error
+        only to those who had the file open when it happened.) None that another thread has in use: the next file that
+        is opened gets its number."""
+        if len(self._open) >= OPEN_MAX:
+            kept = {*self._unsynced, *self._in_use}
+            self._close(next((name for name in self._open if name not in kept), ""))
 
     def list(self) -> list[str]:
         return os.listdir(self._directory)
@@ -94,29 +110,31 @@ class FileDisk:
             os.close(descriptor)
 
     def append(self, name: str, data: bytes) -> None:
-        descriptor = self._descriptor(name)
-        self._unsynced.add(name)
-        os.lseek(descriptor, 0, os.SEEK_END)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        with self._writing(name) as descriptor:
+            self._unsynced.add(name)
+            os.lseek(descriptor, 0, os.SEEK_END)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
 
     def sync(self, name: str) -> None:
-        os.fdatasync(self._descriptor(name))
+        with self._writing(name) as descriptor:
+            os.fdatasync(descriptor)
         self._unsynced.discard(name)
         if name in self._unsynced_names:
             os.fsync(self._directory)
             self._unsynced_names.discard(name)
 
     def truncate(self, name: str, size: int) -> None:
-        descriptor = self._descriptor(name)
-        os.ftruncate(descriptor, size)
-        os.fsync(descriptor)
+        with self._writing(name) as descriptor:
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
 
     def write_small(self, name: str, data: bytes) -> None:
         if len(data) > SMALL_BYTES_MAX:
             raise ValueError(f"{name}: at most {SMALL_BYTES_MAX} bytes, not {len(data)}")
-        os.pwrite(self._descriptor(name), data, 0)
+        with self._writing(name) as descriptor:
+            os.pwrite(descriptor, data, 0)
 
     def replace(self, name: str, pieces: Iterable[bytes]) -> None:
         beside = f"{name}.new"
@@ -136,8 +154,9 @@ class FileDisk:
 
     def remove(self, name: str) -> None:
         os.unlink(name, dir_fd=self._directory)
-        self._unsynced.discard(name)
-        self._close(name)
+        with self._opening:
+            self._unsynced.discard(name)
+            self._close(name)
 
     def _close(self, name: str) -> None:
         descriptor = self._open.pop(name, None)

@@ -407,6 +407,25 @@ def test_files_that_were_written_and_synced_do_not_stay_open(tmp_path: Path) -> 
         assert disk.read("0") == b"12" and disk.read("mark") == b"%016d" % 19
 
 
+def test_no_file_is_closed_that_another_thread_has_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One makes a checkpoint while the other begins a segment: with one number for both it would cut the segment."""
+    truncate = os.ftruncate
+
+    def in_between(descriptor: int, size: int) -> None:
+        other = threading.Thread(target=disk.append, args=("new", b"new"))
+        other.start()
+        other.join()
+        truncate(descriptor, size)
+
+    with closing(FileDisk(tmp_path)) as disk:
+        for number in range(OPEN_MAX):
+            disk.append(f"{number}", b"1")
+            disk.sync(f"{number}")
+        monkeypatch.setattr(os, "ftruncate", in_between)
+        disk.truncate("0", 0)
+        assert (disk.read("0"), disk.read("new")) == (b"", b"new")
+
+
 class SmallDisk(FileDisk):
     """room: bytes that can be appended; of what does not fit a part is written."""
 

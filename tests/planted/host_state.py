@@ -10,6 +10,7 @@ from multicast.protocols.skeen import Skeen
 from multicast.protocols.white_box import WhiteBox
 from multicast.recorder import Recorder
 from multicast.retention import Retention
+from multicast.runtime.disk import FileDisk
 from multicast.segments import Survey, segment_name
 from multicast.session import Receiver, Sender
 from tests.planted import Planted
@@ -178,6 +179,11 @@ class ClockNotTold(Engine):
     """A protocol does not hear that its clock is off: its leader goes on."""
 
 
+@rewrite("_make_room", "kept = {*self._unsynced, *self._in_use}", "kept = self._unsynced")
+class ClosedInUse(FileDisk):
+    """A file is closed while another thread writes to it."""
+
+
 # -- what goes --------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +211,6 @@ PLANTED = (
         Skeen, FirstDeliveryIsLast, PutsReferToNothing, DeliveriesReferToNothing, NothingRefers,
         FloorsPositionNotRaised, FloorIsThere, SegmentsBaseOneOff, SummarysOffsetsOff, LooksOneFurther,
         OpenSegmentArchived, OlderThanItSays, AheadOfTheDisk, OlderOneCounts, CheckpointUnsynced, UnfinishedCounts,
-        RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived,
+        RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived, ClosedInUse,
     ),
 )  # fmt: skip
