@@ -42,7 +42,8 @@ from multicast.segments import (
 from multicast.types import GroupId, ProcessId
 
 READ_BYTES = 1024 * 1024
-"""How much is read from the disk at a time, and how far behind a delivery its outcome is looked for."""
+"""How much is read from the disk at a time, and how far behind a delivery its outcome is looked for; and how much of
+outcomes is found at a time."""
 INDEX_BYTES = 64 * 1024
 """One delivery per so many bytes of journal is remembered with its offset."""
 PAUSE_RECORDS = 500
@@ -270,7 +271,7 @@ class Journal:
         reader = Reader(self)
         found: dict[int, Delivered] = {}
         outcomes: dict[int, bytes] = {}
-        size, more, stop = 0, False, 0
+        size, told, more, stop = 0, 0, False, 0
         for end, kind, body in self.walk(start):
             if kind in records.DELIVERIES and not more:
                 if position_of(body) >= position:
@@ -283,6 +284,9 @@ class Journal:
             elif kind == records.COMPLETED and position_of(body) in found:
                 completed: records.Completed = records.decode_body(kind, body)
                 outcomes[completed.position] = completed.record
+                told += len(completed.record)
+                if told >= READ_BYTES:  # what has no outcome yet comes with the next ones
+                    found, more = {number: found[number] for number in found if number <= completed.position}, True
             if more and (end >= stop or len(outcomes) == len(found)):
                 break
         return [(delivered, outcomes.get(number)) for number, delivered in found.items()], more

@@ -16,7 +16,7 @@ import pytest
 
 from multicast import records
 from multicast.disk import DiskFull
-from multicast.journal import Gone, Journal
+from multicast.journal import READ_BYTES, Gone, Journal
 from multicast.recorder import Recorder
 from multicast.records import HEADER_BYTES, JournalError, encode_record
 from multicast.runtime.disk import OPEN_MAX, DirectoryInUse, FileDisk
@@ -313,6 +313,23 @@ def test_deliveries_are_read_with_their_outcomes(directory: Directory) -> None:
         assert [d.position for d, _ in items] == [100, 101, 102, 103, 104, 105]
         assert more and all(o for _, o in items)
         assert source.read_deliveries(301) == ([], False)
+
+
+@pytest.mark.parametrize("behind", [0, 5], ids=["at once", "later"])
+def test_outcomes_are_found_no_more_than_can_be_told_at_a_time(directory: Directory, behind: int) -> None:
+    """A delivery that counts the keys of a shard is small, and what it has seen is not."""
+    journal = directory.open(segment_bytes_max=1 << 24)
+    for number in range(1, 21):
+        outcome = (records.Completed(number - behind, bytes(READ_BYTES // 3), 0),) if number > behind else ()
+        journal.append(batch(number, delivered(number), *outcome))
+    journal.sync()
+    position, found = 1, []
+    while position <= 20:
+        items, _ = journal.read_deliveries(position)
+        found += [d.position for d, _ in items]
+        assert sum(len(o) for _, o in items if o) <= 2 * READ_BYTES
+        position += len(items)
+    assert found == list(range(1, 21))
 
 
 def test_a_record_larger_than_what_is_read_at_a_time_is_read(directory: Directory) -> None:

@@ -225,6 +225,11 @@ class OneDeliveryLate(Journal):
     """Who asks for deliveries gets those after the first one that it lacks."""
 
 
+@rewrite("_read_deliveries", "if told >= READ_BYTES:", "if False:")
+class AllOutcomesAtOnce(Journal):
+    """Who asks for deliveries gets what is known of their outcomes, be it ever so large."""
+
+
 def _host(protocol: type[MulticastProtocol], *kinds: type) -> list[Planted]:
     return [Planted(protocol, host=(kind,)) for kind in kinds]
 
@@ -237,7 +242,7 @@ PLANTED = (
         OneMoreAcknowledged, TailNotCut, UnfinishedIndexed, UnfinishedBatchKept, RolledUnsynced,
         LaterSegmentsUnsynced, OneDeliveryLate, ReceiversRestartNotNoticed, FirstPortionOnly, EpochNotNoticed,
         OverflowUnnoticed, RefersToWholeRecord, PieceCutShort, RefersToBatchBefore, UnknownNotWritten,
-        OffsetNotRecovered, PieceTooShort, PayloadReadBeside, OverflowBeforeGreeting,
+        OffsetNotRecovered, PieceTooShort, PayloadReadBeside, OverflowBeforeGreeting, AllOutcomesAtOnce,
     ),
     *_host(Skeen, SeenForFlushed),
 )  # fmt: skip
