@@ -38,7 +38,13 @@ RANGE_KEYS_MAX = 10_000
 LEASE_KEYS_MAX = 1000
 LEASE_ID_BYTES = 16
 SCANNED_KEYS_MAX = 512_000
-"""Of all ranges of one transaction together, in one shard."""
+"""Of all ranges of one transaction, in one shard; a Revoke counts for REVOKED_KEYS, as it writes what it sees."""
+REVOKED_KEYS = 8 * LEASE_KEYS_MAX
+NOTED_KEYS_MAX = 100_000
+"""Of which the journal may tell for the transactions of one bundle, in one shard, beside those that they name, unless
+it is only one: what a record has room for if their keys are as long as may be."""
+NOTED_BYTES_MAX = 16 * 1024 * 1024
+"""Of keys that one transaction has read in one shard the journal tells so many bytes."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 SLOTS = 16384

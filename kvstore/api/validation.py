@@ -18,6 +18,7 @@ from kvstore.api.model import (
     OPERATORS,
     RANGE_KEYS_MAX,
     RANGES,
+    REVOKED_KEYS,
     SCAN_LIMIT_MAX,
     SCANNED_KEYS_MAX,
     SLOTS,
@@ -49,6 +50,8 @@ from kvstore.api.model import (
     operations_of,
 )
 from multicast.types import Timestamp
+
+_SEEING = (*RANGES, Revoke, Txn)
 
 
 def _check_key(key: bytes) -> None:
@@ -100,10 +103,23 @@ def _check_range(operation: Range | DeleteRange | NoneNewer) -> None:
 
 
 def _scanned(branch: tuple[Operation, ...]) -> int:
-    """How many keys its ranges may look at, in one shard."""
-    nested = sum([max(_scanned(op.success), _scanned(op.failure)) for op in branch if isinstance(op, Txn)])
-    ranges = [op for op in branch if isinstance(op, RANGES)]
-    return nested + sum([op.limit if isinstance(op, Range) and not op.count_only else RANGE_KEYS_MAX for op in ranges])
+    """How many keys its ranges and Revokes may look at, in one shard."""
+    return sum([_keys(op) for op in branch if isinstance(op, _SEEING)])
+
+
+def _keys(op: Operation) -> int:
+    if isinstance(op, Txn):
+        return max(_scanned(op.success), _scanned(op.failure))
+    if isinstance(op, Revoke):
+        return REVOKED_KEYS
+    return op.limit if isinstance(op, Range) and not op.count_only else RANGE_KEYS_MAX
+
+
+def noted(transaction: Transaction) -> int:
+    """Of how many keys that it does not name a shard's journal may tell. What is deleted is seen, too."""
+    seen = max(_scanned(transaction.success), _scanned(transaction.failure))
+    deletes = seen and any([isinstance(op, DeleteRange) for op in operations_of(transaction)])
+    return seen + RANGE_KEYS_MAX if deletes else seen
 
 
 def _check_compare(compare: Compare) -> None:

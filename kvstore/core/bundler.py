@@ -10,7 +10,8 @@ clients has its answer.
 
 In a bundle for several shards no transaction writes what the vote on a later one depends on, since shards vote on all
 of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle. A step of a move is a
-bundle of its own.
+bundle of its own. What a bundle has seen and done is one record of the journal, so ranges that may see many keys go
+into further bundles, too (NOTED_KEYS_MAX).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from kvstore.api.model import has_nested, move_of
+from kvstore.api.model import NOTED_KEYS_MAX, has_nested, move_of
+from kvstore.api.validation import noted
 from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, unnamed_id
 from kvstore.core.plans import LocalPlan
 from kvstore.core.requests import Flight, Requests, Waiting
@@ -167,7 +169,7 @@ class Bundler:
         later: list[Waiting] = []
         written: set[bytes] = set()
         deleted = False
-        size, several = 0, len(flow.destinations) > 1
+        size, keys, several = 0, 0, len(flow.destinations) > 1
         queue = flow.queue
         while queue and len(taken) < FULL_TRANSACTIONS and (not taken or size + len(queue[0].body) <= FULL_BYTES):
             waiting = queue.popleft()
@@ -175,6 +177,10 @@ class Bundler:
             if not waiting.tokens or waiting.queued != flow.destinations:
                 continue
             waiting.queued = None
+            keys += noted(waiting.transaction)
+            if taken and keys > NOTED_KEYS_MAX:
+                later.append(waiting)
+                break
             if several:
                 if move_of(waiting.transaction) is not None:
                     (later if taken else taken).append(waiting)

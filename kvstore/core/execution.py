@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from operator import gt, lt
 from typing import Any
 
@@ -16,8 +17,10 @@ from kvstore.api.model import (
     FALLIBLE,
     INT64_MAX,
     INT64_MIN,
+    KEY_BYTES_MAX,
     LEASE_KEYS_MAX,
     NO_LEASE,
+    NOTED_BYTES_MAX,
     NUMBERS,
     RANGE_KEYS_MAX,
     RANGES,
@@ -99,7 +102,8 @@ class Execution:
 
     @property
     def reads(self) -> list[tuple[bytes, Timestamp]]:
-        """(key, version before the transaction)."""
+        """(key, version before the transaction), of up to NOTED_BYTES_MAX of keys; last those of which no values were
+        asked for."""
         rows: dict[bytes, Any] = self._rows
         found = [(key, ZERO if row is None else row.version) for key, row in rows.items()]
         if compared := self.compared:
@@ -107,7 +111,8 @@ class Execution:
             rows = {**compared, **rows}
         if not self._seen:
             return found
-        return found + [(key, version) for key, version in self._seen.items() if key not in rows]
+        found += [(key, version) for key, version in self._seen.items() if key not in rows]
+        return found if len(found) * KEY_BYTES_MAX <= NOTED_BYTES_MAX else _up_to(found)
 
     def compare(self, compares: Sequence[Compare]) -> bool:
         """Whether all hold. All are read, so that what is read does not depend on their order."""
@@ -326,6 +331,11 @@ class Execution:
     def _rule(self, operation: Rule) -> OperationResult:
         Rights(self._state).change(operation)
         return OperationResult()
+
+
+def _up_to(reads: list[tuple[bytes, Timestamp]]) -> list[tuple[bytes, Timestamp]]:
+    bytes_read = accumulate([len(key) for key, _ in reads])
+    return [read for read, size in zip(reads, bytes_read, strict=True) if size <= NOTED_BYTES_MAX]
 
 
 def _key_of(found: KeyValue) -> bytes:

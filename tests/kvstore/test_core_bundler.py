@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import random
 
-from kvstore.api.model import Add, Compare, Delete, DeleteRange, Get, Move, Put, Transaction
+from kvstore.api.model import (
+    NOTED_KEYS_MAX,
+    RANGE_KEYS_MAX,
+    Add,
+    Compare,
+    Delete,
+    DeleteRange,
+    Get,
+    Move,
+    Put,
+    Range,
+    Transaction,
+)
 from kvstore.api.shard_map import ShardMap, slot_of
 from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, PACE_US_MIN, UNDER_WAY, UNDER_WAY_MAX, Bundler
 from kvstore.core.bundles import NO_ID, decode_bundle, encode_transaction
@@ -79,6 +91,21 @@ def test_what_came_in_one_batch_leaves_together():
     ids = [put(bench, number) for number in range(5)]
     (message,) = bench.multicast()
     assert ids_in(message) == ids
+
+
+def test_a_bundle_sees_no_more_keys_than_a_record_of_the_journal_tells_of():
+    bench, at_once = Bench(), NOTED_KEYS_MAX // RANGE_KEYS_MAX
+    counting = [Put(key(0), b""), Range(b"", 1, count_only=True)]
+    ids = [bench.request(Transaction(success=tuple(counting))) for _ in range(2 * at_once + 1)]
+    large = bench.request(Transaction(success=(*counting, *[Range(b"", 1, count_only=True)] * 20)))
+    small = [bench.request(Transaction(success=(Put(key(0), b""), Range(b"", 1)))) for _ in range(40)]
+    left = []
+    while messages := bench.multicast():
+        left += [ids_in(message) for message in messages]
+        for message in messages:
+            bench.order(message)
+        bench.now += PACE_US_MIN * 100
+    assert left == [ids[:at_once], ids[at_once : 2 * at_once], ids[2 * at_once :], [large], small]
 
 
 def test_different_destinations_leave_apart():

@@ -11,7 +11,15 @@ from msgspec.structs import replace
 
 import kvstore.core.execution
 from kvstore.api.model import (
+    BODY_BYTES_MAX,
     INT64_MAX,
+    KEY_BYTES_MAX,
+    LEASE_KEYS_MAX,
+    NOTED_BYTES_MAX,
+    NOTED_KEYS_MAX,
+    RANGE_KEYS_MAX,
+    REVOKED_KEYS,
+    SCANNED_KEYS_MAX,
     VALUE_BYTES_MAX,
     Add,
     Append,
@@ -27,12 +35,16 @@ from kvstore.api.model import (
     Range,
     Transaction,
 )
+from kvstore.core.audit import APPLIED, AUDIT_VERSION, Outcome, Outcomes, Read, encode_outcomes
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, encode_bundle, encode_transaction
 from kvstore.core.execution import Execution, merge_results, result_bytes, vote
 from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
+from multicast.journal import READ_BYTES
+from multicast.records import RECORD_BYTES_MAX
 from multicast.types import ZERO, AppMessage, Timestamp
+from multicast.wire import FRAME_BYTES_MAX
 
 NOW = Timestamp(100, 1)
 OLD = Timestamp(5, 0)
@@ -63,6 +75,28 @@ def test_what_is_read_beyond_the_limit_is_not_kept_and_what_it_counts_for_is() -
     assert result_bytes(execution.results) <= 30
     assert dict(execution.reads) == {**{name.encode(): OLD for name in names}, b"n": OLD, b"none": ZERO}
     assert execution.writes == {b"n": b"6"}
+
+
+def test_of_what_is_only_counted_no_more_is_noted_than_a_record_of_the_journal_has_room_for() -> None:
+    store = state(**{f"k{number}": b"" for number in range(9)}, n=b"5")
+    count = Range(b"k", 100, count_only=True)
+    with patch.object(kvstore.core.execution, "NOTED_BYTES_MAX", 7):
+        execution = run(store, count, Get(b"n"), Add(b"n", 1))
+    assert execution.results[0][1].value == 9 and execution.writes == {b"n": b"6"}
+    with patch.object(kvstore.core.execution, "NOTED_BYTES_MAX", 7):
+        assert execution.reads == [(b"n", OLD), *[(f"k{number}".encode(), OLD) for number in range(3)]]
+    assert len(execution.reads) == 10
+
+
+@pytest.mark.parametrize("revokes", [0, SCANNED_KEYS_MAX // REVOKED_KEYS])
+def test_the_longest_account_fits_a_record_and_an_answer_to_who_catches_up(revokes: int) -> None:
+    room = min(RECORD_BYTES_MAX, FRAME_BYTES_MAX) - 2 * BODY_BYTES_MAX - 4 * READ_BYTES
+    longest = [Read(bytes(KEY_BYTES_MAX), Timestamp(2**63, 2**63))] * 1000
+    one = len(encode_outcomes(Outcomes(AUDIT_VERSION, NOW, [Outcome(NO_ID, APPLIED, True, tuple(longest))]))) // 1000
+    assert NOTED_KEYS_MAX * one < room, "of a bundle of several transactions"
+    written = revokes * LEASE_KEYS_MAX
+    seen = SCANNED_KEYS_MAX - revokes * REVOKED_KEYS + written
+    assert NOTED_BYTES_MAX + (one - KEY_BYTES_MAX) * seen + one * (written + RANGE_KEYS_MAX) < room, "of one alone"
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,16 @@ class FirstWriterCounts(Log):
     """A condition waits for the first open writer of its key, not for the last."""
 
 
+@rewrite("_take", "if taken and keys > NOTED_KEYS_MAX:", "if False:")
+class MoreThanARecord(Bundler):
+    """A bundle may see so much that the record of it is none that can be read again."""
+
+
+@rewrite("reads", "if len(found) * KEY_BYTES_MAX <= NOTED_BYTES_MAX", "if True")
+class AllIsNoted(Execution):
+    """So may a transaction alone."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -273,7 +283,7 @@ def _core(settings: Settings, *kinds: type) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
-    *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold),
+    *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
