@@ -44,6 +44,7 @@ from multicast.runtime.failpoints import SENT, Failpoints
 from multicast.runtime.fence import Places
 from multicast.runtime.host import Host, HostStopped
 from multicast.runtime.tls import Tls
+from multicast.segments import segment_name
 from multicast.types import MessageId, ProcessId, Timestamp, new_message_id
 from multicast.wire import SnapshotChunk
 
@@ -122,7 +123,8 @@ class LiveReplica:
             )
             known = identity.read(home)
             self._lost_disk = known.lost_disk
-            if known.started and not known.lost_disk and not self._journal.end:
+            begun = self._journal.end or segment_name(0) in self._disk.list()
+            if known.started and not known.lost_disk and not begun:
                 remedy = identity.lost_disk_remedy(self._directory, config, replica_id)
                 raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             opened.pop_all()
@@ -153,6 +155,8 @@ class LiveReplica:
 
     async def start(self) -> None:
         """Recover and join the others. OSError or PortBusy if the peer port cannot be had."""
+        if not self._journal.end:  # its file is to be there, should this life end before anything is written
+            self._journal.append(b"")
         identity.mark_started(self._home)
         self.failed = asyncio.get_running_loop().create_future()
         self.removed = asyncio.get_running_loop().create_future()
@@ -201,6 +205,7 @@ class LiveReplica:
                 await self._committer.commit_rest()
         if not self._closed:
             self._store.close()
+            self._journal.close()
 
     def _is_stopping(self) -> bool:
         return self._stopping

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -78,6 +80,25 @@ async def test_reads_that_nobody_can_repeat_write_nothing_but_now_and_then_the_p
         await eventually(lambda: live._store.position == 11, "the position is committed")
     finally:
         await live.stop()
+
+
+@pytest.mark.parametrize("trouble", ["no room", "the port is taken"])
+async def test_who_has_not_come_to_write_anything_has_lost_nothing(tmp_path: Path, trouble: str) -> None:
+    made = make_cluster(tmp_path, 1, 1, "white_box")
+    (tmp_path / "faults").write_bytes(msgspec.json.encode(Faults(free_bytes=0 if trouble == "no room" else None)))
+    first = host.LiveReplica(tmp_path, made, 0, Failpoints(tmp_path / "faults"))
+    with socket.socket() as other, contextlib.suppress(OSError):
+        if trouble != "no room":
+            other.bind(made.replica(0).peer_address)
+            other.listen()
+        await first.start()
+    await first.stop()
+    again = host.LiveReplica(tmp_path, made, 0)
+    await again.start()
+    try:
+        assert isinstance(await executed(again, again.new_message_id(), PUT), Answered)
+    finally:
+        await again.stop()
 
 
 async def test_a_replica_whose_buffer_is_full_takes_no_more_and_the_others_go_on(tmp_path: Path) -> None:

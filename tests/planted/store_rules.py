@@ -20,6 +20,7 @@ from kvstore.core.rights import Rights
 from kvstore.core.signals import Signals
 from kvstore.core.versions import Versions
 from kvstore.core.watches import Watches
+from kvstore.host import LiveReplica
 from kvstore.simulated.settings import Settings
 from kvstore.storage.store import Store
 from tests.planted.leases import SMALL as LEASES
@@ -276,6 +277,11 @@ class AllIsNoted(Execution):
     """So may a transaction alone."""
 
 
+@rewrite("start", 'self._journal.append(b"")', "pass")
+class NothingBegun(LiveReplica):
+    """A first life that came to write nothing is taken for one whose disk is gone."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -284,6 +290,7 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
+    *_core(TWO_SHARDS, NothingBegun),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
