@@ -301,6 +301,8 @@ class LiveReplica:
         self._committer.unfollow()
         await host.stop()
         await self._committer.finish()
+        if self._failure:  # nobody knows what is on the disk: not even a life of this process begins with that
+            return
         source = host.engine.snapshots.source
         if source is not None and host.engine.completed < chunk.position:
             seal = partial(self._snapshots.seal, source, chunk.position, chunk.timestamp)

@@ -22,6 +22,8 @@ from kvstore.core.messages import Answered, Refused
 from multicast.membership import Membership
 from multicast.runtime import writer
 from multicast.runtime.failpoints import Failpoints, Faults
+from multicast.types import Timestamp
+from multicast.wire import SnapshotChunk
 from tests.kvstore.live import executed, make_cluster
 from tests.multicast.live import eventually
 from tests.ports import free_base_port
@@ -41,6 +43,16 @@ class Held(Failpoints):
     def wait(self, milliseconds: int, fails: bool) -> None:
         if milliseconds:
             assert self.opened.wait(60)
+
+
+class Once(Failpoints):
+    """Of an error the device tells once."""
+
+    told = False
+
+    def wait(self, milliseconds: int, fails: bool) -> None:
+        first, self.told = fails and not self.told, fails or self.told
+        super().wait(milliseconds, first)
 
 
 @pytest.fixture
@@ -99,6 +111,24 @@ async def test_who_has_not_come_to_write_anything_has_lost_nothing(tmp_path: Pat
         assert isinstance(await executed(again, again.new_message_id(), PUT), Answered)
     finally:
         await again.stop()
+
+
+@pytest.mark.parametrize("fails", ["sync_fails", "commit_fails"])
+async def test_after_an_error_of_the_disk_no_further_life_begins(tmp_path: Path, fails: str) -> None:
+    """A snapshot is there, with which one would."""
+    made, faults = make_cluster(tmp_path, 1, 1, "white_box"), tmp_path / "faults"
+    live = host.LiveReplica(tmp_path, made, 0, Once(faults))
+    await live.start()
+    try:
+        assert isinstance(await executed(live, live.new_message_id(), PUT), Answered)
+        (tmp_path / "new").write_bytes(msgspec.json.encode(Faults(**{fails: True})))
+        (tmp_path / "new").rename(faults)
+        live._committer._freeze()
+        live._on_snapshot(SnapshotChunk(9, Timestamp(9, 0), b"", [], b"", 0))
+        await eventually(lambda: live._renewal is not None and live._renewal.done(), "the life has ended")
+        assert live.failure() and live.unready() and live._host is None
+    finally:
+        await live.stop()
 
 
 async def test_a_replica_whose_buffer_is_full_takes_no_more_and_the_others_go_on(tmp_path: Path) -> None:

@@ -282,6 +282,11 @@ class NothingBegun(LiveReplica):
     """A first life that came to write nothing is taken for one whose disk is gone."""
 
 
+@rewrite("_renew", "if self._failure:", "if False:")
+class GoesOnAfterAnError(LiveReplica):
+    """After an error of the disk another life of the same process begins with what was written."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -290,7 +295,7 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
-    *_core(TWO_SHARDS, NothingBegun),
+    *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
