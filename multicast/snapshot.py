@@ -56,8 +56,9 @@ PACE = 16 * 1024 * 1024
 """How many bytes of a snapshot are asked for per second, at most."""
 _REMOVED = "removed"
 """The role of who belongs to its group no more."""
-RETRY_US = 2_000_000
-"""After so long without an answer another peer is asked."""
+RETRY_US, RETRY_US_MAX = 2_000_000, 10_000_000
+"""After so long without an answer another peer is asked; after twice as long, if there was none in time, or one that
+took so long: else, where every answer takes longer, each would come from somebody who was given up."""
 KEPT_US = 15_000_000
 """How long the protocol's rows are kept for a peer that does not ask for them."""
 OF_PROTOCOL = b"\xff"
@@ -123,7 +124,8 @@ class Snapshots:
         self._timestamp = ZERO
         self._after = b""
         self._asked = self._staging = False
-        self._at = 0
+        self._at = self._asked_at = 0
+        self._patience = RETRY_US
 
     @property
     def _peers(self) -> list[ProcessId]:
@@ -181,11 +183,12 @@ class Snapshots:
         if self._peer is None:
             self._peer, self._after = peer, b""
             self._position, self._timestamp = 0, ZERO
+            self._patience = RETRY_US
             self._ask(now)
 
     def _ask(self, now: int) -> None:
         assert self._peer is not None
-        self._asked, self._at = True, now + RETRY_US
+        self._asked, self._asked_at, self._at = True, now, now + self._patience
         self._send(self._peer, SnapshotRequest(self._position, self._timestamp, self._after))
 
     def _on_chunk(self, peer: ProcessId, chunk: SnapshotChunk, now: int, batch: Batch) -> None:
@@ -200,6 +203,7 @@ class Snapshots:
         elif chunk.after != self._after:
             return
         self._asked, self._staging = False, True
+        self._patience = max(RETRY_US, min(2 * (now - self._asked_at), RETRY_US_MAX))
         batch.staging.append(chunk)
 
     def staged(self, chunk: SnapshotChunk, kept: bool, now: int) -> None:
@@ -227,6 +231,7 @@ class Snapshots:
             return None
         if now >= self._at:
             if self._asked or self._peer in self._away:
+                self._patience = min(2 * self._patience, RETRY_US_MAX)
                 self._peer = self._next_peer(self._peer)
             self._ask(now)
         return self._at

@@ -74,6 +74,23 @@ def test_a_silent_giver_is_left_for_another_who_begins_anew(fetching: Fetching) 
     assert fetching.hear(1, msgspec.structs.replace(FIRST, position=12)) != []
 
 
+def test_givers_whose_answers_take_long_are_waited_for(fetching: Fetching) -> None:
+    """Longer than the patience with which one begins: the queue that bulk waits for is full."""
+    due: list[tuple[int, ProcessId, bytes]] = []
+    now, told = 0, 0
+    while fetching.part.status() is not None and now < 30 * RETRY_US:
+        for peer, request in fetching.asked[told:]:
+            assert isinstance(request, SnapshotRequest)
+            due.append((now + RETRY_US * 3 // 2, peer, request.after))
+        told = len(fetching.asked)
+        for at, peer, after in due:
+            if at == now:
+                fetching.stage(fetching.hear(peer, REST if after else FIRST, now), now)
+        now += RETRY_US // 4
+        fetching.part.tick(now)
+    assert fetching.part.source is not None and told <= 5
+
+
 def test_a_silent_giver_is_left_for_a_stranger_that_has_what_is_missing(fetching: Fetching) -> None:
     """All members that are known here have been removed while one of them gave its snapshot: the stranger was added."""
     fetching.stage(fetching.hear(0, FIRST))

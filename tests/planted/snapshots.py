@@ -100,6 +100,11 @@ class AheadOfItsPosition(snapshot.Snapshots):
     """The rows of a snapshot are of one delivery more than it says."""
 
 
+@rewrite("tick", "self._patience = min(2 * self._patience, RETRY_US_MAX)", "pass")
+class NeverPatient(transfer.Snapshots):
+    """Where every answer takes long each comes from somebody who was given up."""
+
+
 PLANTED_IN_STORE = (
     Planted("without_results", "", core=WithoutResults, settings=SMALL),
     Planted("without_notes", "memory", core=WithoutNotes, settings=MOVING),
@@ -110,4 +115,5 @@ PLANTED_IN_STORE = (
     Planted("unsettled_ahead", "", core=UnsettledAhead, settings=SMALL),
     Planted("senders_promises", "", core=SendersPromises, settings=SMALL),
     Planted("ahead_of_its_position", "", core=AheadOfItsPosition, settings=SMALL),
+    Planted("never_patient", "", core=NeverPatient, settings=SMALL),
 )
