@@ -478,6 +478,9 @@ class Engine:
         if type(message) is not wire.CatchUpReply:
             self.snapshots.on_message(peer, message, now, self._batch)
             return
+        known = self.completed, self.position
+        if message.deliveries and not any([d.position > known[outcome is None] for d, outcome in message.deliveries]):
+            return  # this was asked for again, and came: who asks on for each answer has ever more under way
         self._catch_up.answered()
         for delivered, outcome in message.deliveries:
             if self.completed < delivered.position <= self.position and outcome is not None:

@@ -565,6 +565,23 @@ def test_what_a_process_has_already_is_not_installed_again() -> None:
     assert [p for p, _, _ in follower.application.delivered] == [1, 2]
 
 
+def test_an_answer_that_comes_twice_asks_for_nothing_more() -> None:
+    """What takes longer than one waits is asked for again; for each answer that comes one asks for what follows."""
+    leader, follower = Bench(0), Bench(1)
+    leader.start()
+    follower.start()
+    for number in range(1, 8):
+        leader.flush(leader.submit(message(number)))
+    follower.receive(0, Order(9, message(9)))
+    (answer,) = feed(leader, 1, 1, 3)
+    follower.released.clear()
+    follower.receive(0, answer, answer, answer, channel=wire.HOST)
+    assert follower.engine.position == 3 and asked(follower) == [0]
+    follower.receive(0, wire.CatchUpReply([], False), channel=wire.HOST)
+    follower.receive(0, Order(9, message(9)))
+    assert asked(follower) == [0, 0], "there was nothing more, and now there may be"
+
+
 def asked(bench: Bench) -> list[int]:
     """Of whom deliveries have been asked, in order."""
     return [p for p, m in bench.released if isinstance(m, wire.CatchUpRequest)]

@@ -230,6 +230,15 @@ class AllOutcomesAtOnce(Journal):
     """Who asks for deliveries gets what is known of their outcomes, be it ever so large."""
 
 
+@rewrite(
+    "_on_host_message",
+    "if message.deliveries and not any([d.position > known[outcome is None] for d, outcome in message.deliveries]):",
+    "if False:",
+)
+class AsksOnForEach(Engine):
+    """Who has asked twice asks on for each of the answers: of a peer whose answers take long ever more are under way."""
+
+
 def _host(protocol: type[MulticastProtocol], *kinds: type) -> list[Planted]:
     return [Planted(protocol, host=(kind,)) for kind in kinds]
 
@@ -243,6 +252,7 @@ PLANTED = (
         LaterSegmentsUnsynced, OneDeliveryLate, ReceiversRestartNotNoticed, FirstPortionOnly, EpochNotNoticed,
         OverflowUnnoticed, RefersToWholeRecord, PieceCutShort, RefersToBatchBefore, UnknownNotWritten,
         OffsetNotRecovered, PieceTooShort, PayloadReadBeside, OverflowBeforeGreeting, AllOutcomesAtOnce,
+        AsksOnForEach,
     ),
     *_host(Skeen, SeenForFlushed),
 )  # fmt: skip
