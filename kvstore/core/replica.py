@@ -384,9 +384,10 @@ class Replica(Application):
             before = self.moves.map
             self.moves.step(move, given, entry.timestamp)
             self.log.deleted_at = entry.position
+            if given.slots:  # with their leases, whether the map was known before or not
+                self.leases.begin_anew()
             if self.moves.map is not before:
                 self.clients.on_map(now, out)
-                self.leases.begin_anew()
             execution.results = [(0, OperationResult(more=not given.last))]
         return outcome_of_step(entry.items[0].id, fate, move, given)
 

@@ -1,8 +1,9 @@
 """What a replica keeps twice agrees: what its log says of the last writers, of what must come before what, and of open
-ids, with the entries in it; what its bundler counts, with the bundles under way.
+ids, with the entries in it; what its bundler counts, with the bundles under way; the leases that it measures, with
+those that there are.
 
-A wrong entry lets one vote too early, or one bundle too late, and does harm in a rare schedule only. Judged now and
-then. (Variables of replicas are known by name only.)
+A wrong entry lets one vote too early, or one bundle too late, or a lease live for ever, and does harm in a rare
+schedule only. Judged now and then. (Variables of replicas are known by name only.)
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kvstore.api import leases
+from kvstore.api.model import FIRST_KEY
 from kvstore.core.replica import Replica
 from multicast.simulation.checkers import Checker
 from multicast.types import ProcessId
@@ -21,6 +24,8 @@ Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
 
 _LOOK_EVERY = 4
 """Batches."""
+_LEASES_MAX = 10_000
+"""More than a run has."""
 
 
 class Books(Checker):
@@ -38,7 +43,8 @@ class Books(Checker):
             return
         replica = self._replicas.get(node.pid)
         if replica is not None and replica is node.application:
-            for text in (*_of_log(replica.log), *_of_bundler(replica.clients.bundler)):
+            found = *_of_log(replica.log), *_of_bundler(replica.clients.bundler), *_of_leases(replica.leases)
+            for text in found:
                 self.report("books", f"replica {node.pid}: {text}")
 
 
@@ -75,3 +81,12 @@ def _of_bundler(bundler: Any) -> Iterator[str]:
             yield f"{much} bytes for {shards} wait, it counts {flow.bytes}"
         if flow.queue and shards not in bundler._ready and not flights:
             yield f"{len(flow.queue)} requests to {shards} wait for nothing"
+
+
+def _of_leases(measured: Any) -> Iterator[str]:
+    if measured._versions is None:
+        return
+    rows, _ = measured._store.scan(leases.ROWS, FIRST_KEY, _LEASES_MAX)
+    there = {leases.id_of(row.key): row.version for row in rows if row.key.startswith(leases.ROWS)}
+    if there != measured._versions:
+        yield f"the leases here are {there}, it measures {measured._versions}"

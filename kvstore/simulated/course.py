@@ -97,6 +97,7 @@ class Course:
         self._observe(observers)
         self._late = self._draw_straggler(topology)
         self.workload = self._clients()
+        self._leases: list[bytes] | None = None
         self.asked = past.start(self.workload, self._of("store"), settings.past)
         self.watches = watched.start(self.workload, self._of("store"), settings.watch)
         self.faults: dict[str, int] = {}
@@ -218,6 +219,8 @@ class Course:
         wander = not self._chases and self.settings.signals is None
         if wander:
             moving.start(self.workload, self._of("store"), self._span_us, self.settings.moves)
+        if self._leases is not None and self.workload.moves:
+            leasing.start_moves(self.workload, self._of("store"), self._span_us, self._leases)
         copies = late.start(self.workload, self._of("store"), wander) if self.settings.late else None
         if self._growth is not None:
             moving.start_to(self._growth.group, self.workload, self._of("store"), self._span_us)
@@ -235,7 +238,7 @@ class Course:
         if settings.reads:
             reading.start(workload, lots)
         if settings.leases:
-            leasing.start(workload, lots)
+            self._leases = leasing.start(workload, lots)
         if settings.rights:
             ruling.start(workload, lots)
         if settings.nested:

@@ -3,7 +3,7 @@
 What they check themselves, by the true time: a lease that one of them finds gone, and has not revoked, was not renewed
 for its time to live: no shorter ago than that it had *sent* the last renewal that was answered. And in the end every
 lease goes, since nobody renews it. That what is attached goes with its lease, all of it at one point of the order and
-nothing else, is a matter of `serial`.
+nothing else, is a matter of `serial`. Where slots move, leases change their shards, too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kvstore.api.model import LeasedPut, Operation, Put, Transaction, lease_key
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute
 from kvstore.simulated.clients import TIMEOUT_US, Client, Operated, Workload
+from kvstore.simulated.moving import MOVES_MAX, Mover
 
 HOLDERS = 2
 TTLS_MS = (100, 300, 1000)
@@ -29,8 +30,9 @@ LOOK_US = 100_000
 class Holder(Client):
     """One lease after the other."""
 
-    def __init__(self, workload: Workload, rng: random.Random):
+    def __init__(self, workload: Workload, rng: random.Random, granted: list[bytes]):
         super().__init__(workload, rng)
+        self._all_granted = granted
         self._lease = b""
         self._ttl_us = 0
         self._sent_us = 0
@@ -81,6 +83,7 @@ class Holder(Client):
     def _granted(self, lease: bytes, operation: Operated) -> None:
         if not operation.failed:  # what is unknown may have been granted
             self._lease = lease
+            self._all_granted.append(lease)
             self._sent_us = operation.invoked_us if operation.result is not None else -self._ttl_us
         self.go_on(None)
 
@@ -122,9 +125,33 @@ class Holder(Client):
         self._lease = b""
 
 
-def start(workload: Workload, seed: str) -> None:
-    """Some holders."""
+class Carrier(Mover):
+    """A move of some leases, if there were any by then: of the last ones, for the others will have gone."""
+
+    def __init__(self, workload: Workload, rng: random.Random, granted: list[bytes]):
+        super().__init__(workload, rng)
+        self._granted = granted
+
+    def begin(self) -> None:
+        last = [lease_key(lease) for lease in self._granted[-2 * HOLDERS :]]
+        if last:
+            self.move(lambda: self._rng.sample(last, self._rng.randint(1, len(last))))
+        else:
+            self.over()
+
+
+def start(workload: Workload, seed: str) -> list[bytes]:
+    """Some holders. Returns the leases that they will have been granted."""
+    granted: list[bytes] = []
     for number in range(HOLDERS):
-        holder = Holder(workload, random.Random(f"{seed}/holder {number}"))
+        holder = Holder(workload, random.Random(f"{seed}/holder {number}"), granted)
         workload.running += 1
         holder.go_on(None)
+    return granted
+
+
+def start_moves(workload: Workload, seed: str, span_us: int, granted: list[bytes]) -> None:
+    """Draw moves of leases for a run of `span_us` in which slots move."""
+    rng = random.Random(f"{seed}/moves of leases")
+    for _ in range(rng.randint(1, MOVES_MAX)):
+        workload.world.after(rng.randint(0, span_us), Carrier(workload, rng, granted).begin)

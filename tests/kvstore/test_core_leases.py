@@ -22,12 +22,12 @@ from kvstore.api.model import (
     Transaction,
     lease_key,
 )
-from kvstore.api.shard_map import ranges_of, slot_of
+from kvstore.api.shard_map import PlacedRun, ranges_of, slot_of
 from kvstore.core import leases as measuring
 from kvstore.core.audit import APPLIED, FAILED, Given, MovedRow
 from kvstore.core.bundles import decode_bundle, decode_transaction
 from kvstore.core.execution import Execution, vote
-from kvstore.core.messages import Vote
+from kvstore.core.messages import ShardState, Vote
 from kvstore.core.plans import LocalPlan
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
@@ -235,11 +235,15 @@ def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone(monkeypatch: p
     assert len(asked(bench)) == 2
 
 
-def test_a_lease_that_comes_with_a_move_is_measured_where_it_is_then() -> None:
+@pytest.mark.parametrize("heard", [False, True], ids=["not heard of", "heard of"])
+def test_a_lease_that_comes_with_a_move_is_measured_where_it_is_then(heard: bool) -> None:
+    """Whether the new leader of its old shard, which has completed the step, has told of the move before or not."""
     bench, made = Bench(3), lease(0)
     bench.tick()
     slot = slot_of(lease_key(made))
     step = bench.deliver(Transaction(success=(Move(0, 1, ((slot, slot),)),)))
+    if heard:
+        bench.hear(1, ShardState(0, False, [], [PlacedRun(slot, slot, 1, step.timestamp)]))
     row = MovedRow(lease_key(made), NOW, Lease(TTL_US // 1000).encode(), NOW)
     bench.part(0, step, Vote(given=Given([row], [], b"", b"", True, True, [], ranges_of([slot_of(row.key)]))))
     bench.multicast()

@@ -44,6 +44,7 @@ CHECKS = {
     "repetitions",
     "liveness",
     "leases",
+    "books",
     "exception",
 }
 

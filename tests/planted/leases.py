@@ -10,6 +10,7 @@ from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 
 SMALL = Settings(protocol="white_box", size="small", leases=True)
+MOVING = Settings(protocol="white_box", size="small", leases=True, moves=True, shards=2, profile="calm")
 TWO = Settings(protocol="white_box", size="small", leases=True, shards=2, profile="calm")
 
 
@@ -36,6 +37,11 @@ class TimeOfTheFirstVersion(Leases):
 @rewrite("_step", "self.leases.begin_anew()", "pass")
 class MovedInUnmeasured(Replica):
     """A lease that came with a move never expires."""
+
+
+@rewrite("_step", "if given.slots:", "if self.moves.map is not before:")
+class MovedInUnmeasuredWhereKnown(Replica):
+    """A lease that came with a move never expires if its new shard had been told of the move before."""
 
 
 @rewrite("_begin", "while more:", "for _ in range(1):")
@@ -72,7 +78,8 @@ PLANTED_IN_STORE = (
     Planted("revoked_anyhow", "leases", core=RevokedAnyhow, settings=SMALL),
     Planted("time_of_the_last_leader", "leases", core=TimeOfTheLastLeader, settings=SMALL),
     Planted("time_of_the_first_version", "leases", core=TimeOfTheFirstVersion, settings=SMALL),
-    Planted("moved_in_unmeasured", "", MovedInUnmeasured, settings=SMALL),
+    Planted("moved_in_unmeasured", "books", MovedInUnmeasured, settings=MOVING),
+    Planted("moved_in_unmeasured_where_known", "", MovedInUnmeasuredWhereKnown, settings=MOVING),
     Planted("first_ones_measured", "", core=FirstOnesMeasured, settings=SMALL),
     Planted("gone_and_measured", "", core=GoneAndMeasured, settings=SMALL),
     Planted("revoked_too_late", "", core=RevokedTooLate, settings=SMALL),
