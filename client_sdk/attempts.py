@@ -8,8 +8,8 @@ is made at another replica as well (`hedging`); the first answer that decides co
 
 When `timeout` has passed, the client says what is certain: `Unavailable` if no attempt can have had an effect, else
 `OutcomeUnknown`. What an earlier, unanswered attempt did is decided only by an answer that came out of the order itself
-(a result, a failed condition, an expired id), or by a refusal that every replica would give at any time. An id that the
-caller brings may have been sent before.
+(a result, a failed condition, an expired id), or by a refusal that every replica would give at any time: not by one of
+the moment, such as that a token is known no more. An id that the caller brings may have been sent before.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ DECIDED = {"failed": TransactionFailed, "expired": Expired, "id_reused": IdReuse
 """Problems that come out of the order: they also say what became of earlier attempts under the same id, if any."""
 
 OF_THE_MOMENT = ("id_expired", "id_in_future")
-"""Refusals that are not retryable but say nothing of attempts made at another time."""
+"""Refusals that are not retryable but say nothing of attempts made at another time; as those for want of a right."""
 
 _backoff = wait_random_exponential(multiplier=0.02, max=1.0)
 
@@ -119,11 +119,13 @@ class _Call:
         """Whether an attempt may have been received."""
         return self.maybe_sent or any(connection.made for connection in self.hedged)
 
-    def give_up(self, detail: str, code: str = "", status: int = 0, unsent: type[KvError] = Unavailable) -> KvError:
+    def give_up(
+        self, detail: str, code: str = "", status: int = 0, unsent: type[KvError] = Unavailable, field: str = ""
+    ) -> KvError:
         """The exception for a call that ends without an answer that decides it. unsent: its class if no attempt can
         have had an effect."""
         kind = OutcomeUnknown if self.in_doubt and self.request.message_id is not None else unsent
-        return kind(detail, code=code, status=status, message_id=self.request.message_id)
+        return kind(detail, code=code, status=status, field=field, message_id=self.request.message_id)
 
 
 class Attempts:
@@ -333,10 +335,9 @@ class Attempts:
             raise DECIDED[problem.code](detail, **facts)
         if status == 412:
             raise ConditionFailed(detail, **facts)
-        if status in (401, 403):
-            raise Denied(detail, **facts)
-        if problem.code in OF_THE_MOMENT:
-            raise call.give_up(detail, problem.code, status) if call.in_doubt else InvalidRequest(detail, **facts)
+        if status in (401, 403) or problem.code in OF_THE_MOMENT:
+            unsent = InvalidRequest if problem.code in OF_THE_MOMENT else Denied
+            raise call.give_up(detail, problem.code, status, unsent, field)
         call.maybe_sent |= problem.outcome == UNKNOWN
         if problem.retryable:
             pause = _seconds(fields.get("retry-after")) if problem.code == "overloaded" else 0.0

@@ -148,14 +148,15 @@ class FakeCluster:
 
     async def serve(self, http: web.BaseRequest, body: bytes, fault: str) -> web.StreamResponse:
         """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, garbage, page (not a
-        problem), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forgotten."""
+        problem), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forbidden,
+        forgotten."""
         if fault == "hang":
             await asyncio.sleep(30)
         if fault == "not_ready" or fault == "overloaded":
             raise errors.unavailable(fault, f"faked {fault}")
         if fault == "timeout":
             raise errors.timed_out(1, UNKNOWN)
-        if fault in ("expired", "id_expired"):
+        if fault in ("expired", "id_expired", "forbidden"):
             raise errors.refused(Refused(fault, f"faked {fault}", False, NOT_APPLIED))
         if fault == "page":
             return web.Response(status=502, text="<html>bad gateway</html>")

@@ -19,12 +19,14 @@ from client_sdk import (
     ConditionFailed,
     Conflict,
     Delete,
+    Denied,
     Expired,
     ForeignLoop,
     Get,
     IdReused,
     InteractiveTransaction,
     InvalidRequest,
+    KvError,
     OutcomeUnknown,
     Put,
     Range,
@@ -330,15 +332,17 @@ async def test_refusals_alone_are_certainly_not_applied() -> None:
         assert (caught.value.code, caught.value.status) == ("not_ready", 503)
 
 
-async def test_a_refusal_after_an_unanswered_attempt_is_unknown() -> None:
+@pytest.mark.parametrize(("refusal", "kind"), [("id_expired", InvalidRequest), ("forbidden", Denied)])
+async def test_a_refusal_after_an_unanswered_attempt_is_unknown(refusal: str, kind: type[KvError]) -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
         await store.get("warm")
         for replica in cluster.replicas:
-            replica.always = "id_expired"
+            replica.always = refusal
         cluster.leader(b"k").faults.append("reset_after")
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown) as unknown:
             await store.put("k", "v")
-        with pytest.raises(InvalidRequest):
+        assert unknown.value.code == refusal and cluster.rows[b"k"][0] == b"v"
+        with pytest.raises(kind):
             await store.put("other", "v")
 
 
