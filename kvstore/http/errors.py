@@ -117,7 +117,9 @@ def internal() -> Problem:
     return Problem(500, "internal", "an error of this server; its log has more", outcome=UNKNOWN)
 
 
-def refused(by: Refused) -> Problem:
-    """A replica's refusal."""
+def refused(by: Refused, in_doubt: bool = False) -> Problem:
+    """A replica's refusal. in_doubt: of a read that was to tell of a write, which may have been done."""
     status = STATUS_OF_REFUSAL.get(by.code, 400)
-    return Problem(status, by.code, by.message, retryable=by.retryable, outcome=by.outcome)
+    return Problem(
+        status, by.code, by.message, retryable=by.retryable, outcome=UNKNOWN if in_doubt else by.outcome
+    )  # fmt: skip

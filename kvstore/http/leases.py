@@ -29,17 +29,20 @@ Render = Callable[[Call, Answered], None]
 
 
 class LeaseCalls:
-    """open, read, write: of `HttpApi`."""
+    """open, execute, write: of `HttpApi`."""
 
     def __init__(
         self,
         open_: Callable[[Call], None],
-        read: Callable[[Call, Transaction, Render], None],
+        execute: Callable[[Call, Transaction, Render, bool], None],
         write: Callable[[Call, Transaction, Render, bool], None],
     ):
         self._open = open_
-        self._read = read
+        self._execute = execute
         self._write = write
+
+    def _read(self, call: Call, transaction: Transaction, render: Render) -> None:
+        self._execute(call, transaction, render, False)
 
     def grant(self, call: Call) -> None:
         """The id of the transaction is the lease's."""
@@ -108,8 +111,17 @@ class LeaseCalls:
         call.read_body("the body", 0, lambda call, _: self._write(call, leases.renew(call.key), self._renewed, True))
 
     def _renewed(self, call: Call, answered: Answered) -> None:
+        """What a repetition read the first time may have been too large to be remembered: the row of a lease with many
+        keys. Then it is read again."""
+        if answered.results_omitted and answered.result.succeeded:
+            self._look_again(call, self._renewed_before)
+            return
         row = self._row(answered)
         self._tell(call, row, leases.decode_lease(row.value).ttl_ms, write_headers(call.text_id, call.form))
+
+    def _renewed_before(self, call: Call, answered: Answered) -> None:
+        row = self._row(answered)
+        self._tell(call, row, self._left_ms(row), write_headers(call.text_id, call.form))
 
     def revoke(self, call: Call) -> None:
         """It is looked at, and revoked if it is still as it was; else once more."""
@@ -123,11 +135,19 @@ class LeaseCalls:
         self._write(call, leases.revoke(row, call.key), self._revoked, True)
 
     def _revoked(self, call: Call, answered: Answered) -> None:
+        if not answered.result.succeeded and answered.results_omitted:
+            self._look_again(call, self._revoke)
+            return
         if not answered.result.succeeded:
             self._revoke(call, answered)
             return
         body = call.form.encode({"version": str(answered.result.version), "id": call.text_id})
         call.answer(Response(200, write_headers(call.text_id, call.form), body))
+
+    def _look_again(self, call: Call, render: Render) -> None:
+        """Of a write that was ordered: whatever comes of this, that may have been done."""
+        call.message_id = NO_ID
+        self._execute(call, leases.look(call.key), render, True)
 
     def _name(self, call: Call, end: str) -> None:
         """Which lease it is about."""

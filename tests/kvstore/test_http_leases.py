@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from kvstore.api.model import Put, Result, Transaction, lease_key
 from kvstore.core.execution import Execution, merge_results, vote
-from kvstore.core.messages import Answered
+from kvstore.core.messages import Answered, Refused
 from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
@@ -109,6 +110,33 @@ async def test_a_lease_that_is_renewed_while_it_is_revoked_is_revoked() -> None:
         shard.before = [Transaction(success=(Put(key, row.value),))] * 2
         assert (await client("DELETE", f"/v1/leases/{lease}"))[0] == 200
         assert shard.store.get(key) is None and shard.before == []
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_what_an_answer_does_not_tell_of_a_lease_is_read_again(method: str) -> None:
+    """A repetition is told no large results, and the row of a lease with many keys is large."""
+    shard, path = Shard(), f"/v1/leases/{UNKNOWN}" + "/renew" * (method == "POST")
+    refusals: list[Refused] = []
+
+    async def execute(message_id: MessageId, transaction: Transaction) -> Answered | Refused:
+        if refusals and not message_id:
+            return refusals.pop()
+        answer = await shard.execute(message_id, transaction)
+        large = transaction.compare and any(one.found for one in answer.result.results)
+        return Answered(replace(answer.result, results=()), True, True) if large else answer
+
+    async with serving(FakeNode(execute)) as client:
+        lease = await grant(client, Idempotency_Key=UNKNOWN)
+        row = shard.store.get(lease_key(bytes.fromhex(lease.replace("-", ""))))
+        assert row is not None
+        if method == "DELETE":  # it is renewed before it is revoked
+            shard.before = [Transaction(success=(Put(row.key, row.value),))]
+        else:
+            refusals.append(Refused("no_majority", "", True, "not_applied"))
+            assert (await client.problem(method, path))["outcome"] == "unknown"
+        status, _, body = await client(method, path)
+        assert status == 200 and (method == "DELETE" or json.loads(body)["ttl_ms"] == 1000)
+        assert (shard.store.get(row.key) is None) == (method == "DELETE")
 
 
 async def test_a_put_with_a_lease_that_is_not_there_writes_nothing() -> None:
