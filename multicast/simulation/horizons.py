@@ -4,9 +4,9 @@
 in the same epoch, or a later one, and has a longer T, has nothing there that is stamped so low. (Who does not take part
 in an epoch, as that has not begun, does not count on anything in it, and it may never begin.) *Quorum clock*: a
 majority of some view have had clocks so high. *Decided*: what a delivery's timestamp is made of, a majority of the
-group has acknowledged in one epoch. *Hole*: whoever has a T as long as a place of its primary's T has there what the primary
-has, or has delivered it. The harm in less takes a message that comes just then, and an election by just
-those who do not know of it. Like in `invariants`, variables of protocols are known by name only.
+group has acknowledged in one epoch. *Hole*: whoever has a T as long as a place of its primary's T has there what the
+primary has, or has delivered it. The harm in less takes a message that comes just then, and an election by just those
+who do not know of it. Like in `invariants`, variables of protocols are known by name only.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class AllOutcomesAtOnce(Journal):
     "if False:",
 )
 class AsksOnForEach(Engine):
-    """Who has asked twice asks on for each of the answers: of a peer whose answers take long ever more are under way."""
+    """Who has asked twice asks on for each answer: of a peer whose answers take long ever more are under way."""
 
 
 def _host(protocol: type[MulticastProtocol], *kinds: type) -> list[Planted]:
