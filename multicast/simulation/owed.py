@@ -1,5 +1,6 @@
 """What a host owes its protocol in each batch: what the application multicasts, what other clocks say of its own, and
-whether its disk hangs. Of what gets lost there nobody ever hears.
+whether its disk hangs; and that part of it which compares clocks, of links that were reset. Of what gets lost there
+nobody ever hears.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class Owed(Checker):
         if handler == "on_submit":
             if args[0].id in asked:
                 asked.remove(args[0].id)
+        elif handler == "on_peer_reset":
+            if engine.discipline is not None and args[0] in engine.discipline._asked:
+                self.report("owed", f"process {node.pid} waits for what the clock shows of {args[0]}, which may be lost")
         elif handler == "end_batch":
             if asked:
                 self.report("owed", f"process {node.pid} never multicasts {asked[0].hex()}")

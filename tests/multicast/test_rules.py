@@ -32,6 +32,7 @@ from multicast.parts.group_log import Advance, State
 from multicast.parts.group_log import Entry as LogEntry
 from multicast.parts.paxos import Begun, Chosen
 from multicast.parts.rejoin import Highest, Rejoin, Returned
+from multicast.parts.sequence import Refill
 from multicast.parts.stamps import Entry as TEntry
 from multicast.parts.stamps import Stamp
 from multicast.parts.transfer import StateAsk
@@ -71,6 +72,18 @@ def test_the_rest_of_a_state_counts_no_more_when_the_link_was_reset() -> None:
             if reset:
                 process.on_peer_reset(2, NOW, Outbox())
         assert (process.leadership.joined == ballot) != reset
+
+
+def test_the_rest_of_a_primarys_answer_counts_no_more_when_the_link_was_reset() -> None:
+    """T would get a hole."""
+    for reset in (False, True):
+        process = PrimCast(1, Topology.grid(1, 3), PrimCast.specification.options(), random.Random(1))
+        process.on_start(Saved({}), NOW, Outbox())
+        for number in range(2):
+            process.on_message(0, Refill(Ballot(1, 0), 0, 1, 3, 0, [], number=number, count=2), NOW, Outbox())
+            if reset:
+                process.on_peer_reset(0, NOW, Outbox())
+        assert process.t.length == (0 if reset else 3)
 
 
 def test_who_lost_its_disk_gives_its_state_to_nobody() -> None:

@@ -118,6 +118,11 @@ class InstallsWithGaps(Engine):
     """Catch-up passes over deliveries that it does not get."""
 
 
+@rewrite("_take", "self.discipline.on_peer_reset(a)", "pass")
+class ProbesLostUnnoticed(Engine):
+    """A peer whose link was reset is never asked again what its clock shows."""
+
+
 @rewrite("_ask_for_deliveries", "wire.CatchUpRequest(self.position + 1)", "wire.CatchUpRequest(self.position + 2)")
 class CatchesUpOneLate(Engine):
     """Catch-up asks for what comes after the next delivery."""
@@ -252,7 +257,7 @@ PLANTED = (
         LaterSegmentsUnsynced, OneDeliveryLate, ReceiversRestartNotNoticed, FirstPortionOnly, EpochNotNoticed,
         OverflowUnnoticed, RefersToWholeRecord, PieceCutShort, RefersToBatchBefore, UnknownNotWritten,
         OffsetNotRecovered, PieceTooShort, PayloadReadBeside, OverflowBeforeGreeting, AllOutcomesAtOnce,
-        AsksOnForEach,
+        AsksOnForEach, ProbesLostUnnoticed,
     ),
     *_host(Skeen, SeenForFlushed),
 )  # fmt: skip

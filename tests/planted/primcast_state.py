@@ -177,6 +177,11 @@ class RefillsReach(PrimCast):
     """After a refill a process delivers on its own though its T lacks what is settled."""
 
 
+@rewrite("on_peer_reset", "self.t.on_peer_reset(peer)", "pass")
+class ResetRefillCompleted(PrimCast):
+    """What comes after a reset completes the answer to a Fetch that was under way before it."""
+
+
 @rewrite("missing", "or refill.first > self.length", "", part="t")
 class RefillsBeyondT(PrimCast):
     """What was asked for in an earlier life, of whose T the end was not on disk, makes a hole in T."""
