@@ -45,7 +45,7 @@ class Owed(Checker):
                 asked.remove(args[0].id)
         elif handler == "on_peer_reset":
             if engine.discipline is not None and args[0] in engine.discipline._asked:
-                self.report("owed", f"process {node.pid} waits for what the clock shows of {args[0]}, which may be lost")
+                self.report("owed", f"process {node.pid} waits for the clock of {args[0]}, whose link was reset")
         elif handler == "end_batch":
             if asked:
                 self.report("owed", f"process {node.pid} never multicasts {asked[0].hex()}")
