@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multicast.parts.delivered import Watermark
+from multicast.parts.delivered import Known, Watermark
 from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, SavedEntry, State, encode_command
 from multicast.parts.paxos import Fetch
 from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
@@ -521,6 +521,27 @@ def test_the_own_stamp_of_a_later_copy_outlives_the_delivery_of_the_first(protoc
     process.member._deliver(first, out)
     assert process.waits_for() == ()
     assert process.stamps == {message.id: {0: later.local}}
+
+
+@PROTOCOLS
+def test_that_a_message_was_delivered_elsewhere_counts_once_the_own_stamp_is_decided(
+    protocol: type[MulticastProtocol],
+) -> None:
+    """It may be a later copy, which the other group knows by the first one. Before it is in the log, the log's clock
+    may pass its final timestamp, and nobody would notice that it is due."""
+    world = cluster(protocol)
+    world.cut = {(1, 0), (2, 0)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    leader = world.protocol(0)
+    entry = leader.member.entry_of(m)
+    assert not leader.member.is_decided(entry)
+    leader._on_known(3, Known(m, Timestamp(1, 1)), world.now, Outbox())
+    assert entry.final is None
+    assert not entry.concluded
+    world.cut = set()
+    world.advance(SECOND)
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 6
 
 
 @PROTOCOLS

@@ -36,6 +36,11 @@ class NoSlowPath(FastCast):
     """Nothing is done if the hard stamps do not bear the soft ones out."""
 
 
+@rewrite("_on_known", " and self.member.is_decided(entry)", "")
+class KnownBeforeDecided(FastCast):
+    """What another group says that it has delivered is concluded though its stamp is not decided here."""
+
+
 @rewrite("_on_soft", "in held.values()), False)", "in held.values()), True)")
 class OptimismCertain(FastCast):
     """The maximum of the soft stamps is decided as the message's global timestamp."""
@@ -51,6 +56,7 @@ PLANTED = (
     Planted(FollowersApply, settings=DECIDED_CLOCK, shows="followers, with the clock of the decision"),
     Planted(ClockUndecided),
     Planted(NoSlowPath),
+    Planted(KnownBeforeDecided),
     Planted(OptimismCertain),
     Planted(StaleCommandsCount),
 )
