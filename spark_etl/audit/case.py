@@ -329,9 +329,8 @@ class Case:
                 first = f"{row.first.file}, line {row.first.line}: {row.first.damage}"
                 self.inputs.problems.append(first + (f", and {row.n - 1} more such lines" if row.n > 1 else ""))
         every = self.operations.unionByName(self.promised) if self.has_promised else self.operations
-        backwards = (F.col("complete_us") < F.col("invoke_us")) | (F.col("end_line") < F.col("line"))
         two = F.col("last_process") > F.col("process")
-        for what, which in {"ends before it was invoked": backwards, "is of two processes": two}.items():
+        for what, which in {"ends before it was invoked": F.col("backwards"), "is of two processes": two}.items():
             for row in every.where(which).select("file", F.hex("id").alias("id")).limit(3).collect():
                 self.inputs.problems.append(f"{row.file}: operation {row.id.lower()} {what}")
         odd = every.where((F.col("invocations") != 1) | (F.col("ends") > 1))

@@ -27,11 +27,25 @@ def _is_told() -> Column:
     return F.col("f").isin("change", "progress")
 
 
+def _begins() -> Column:
+    """Of a watch: how many beginnings it has."""
+    return F.count(F.when(F.col("f") == "begin", 1)).alias("begins")
+
+
+def oddly_begun(watched: DataFrame) -> DataFrame:
+    """Watches that have no beginning, or several, so that nobody knows what they were to tell: file, id (as hex),
+    begins."""
+    found = watched.groupBy(*_WATCH).agg(_begins()).where(F.col("begins") != 1)
+    return found.select("file", F.hex("id").alias("id"), "begins").orderBy("file", "id")
+
+
 def spans(watched: DataFrame, floor: bytes | None) -> DataFrame:
-    """Each watch that was told anything: file, id, begin_line, first, end, begun, upto: it answers for begun < version
-    <= upto; started_us: when it was given `begun`, if it had named none. floor: nothing is known up to there."""
+    """Each watch that was told anything, and began once: file, id, begin_line, first, end, begun, upto: it answers for
+    begun < version <= upto; started_us: when it was given `begun`, if it had named none. floor: nothing is known up to
+    there."""
     begin = F.col("f") == "begin"
     found = watched.groupBy(*_WATCH).agg(
+        _begins(),
         F.min(F.when(begin, F.col("line"))).alias("begin_line"),
         F.min(F.when(begin, F.col("first"))).alias("first"),
         F.min(F.when(begin, F.col("end"))).alias("end"),
@@ -41,7 +55,7 @@ def spans(watched: DataFrame, floor: bytes | None) -> DataFrame:
         F.max(F.when(_is_told(), F.col("version"))).alias("upto"),
     )
     begun = F.coalesce("after", "given")
-    return found.where(F.col("upto").isNotNull() & F.col("begin_line").isNotNull()).select(
+    return found.where(F.col("upto").isNotNull() & (F.col("begins") == 1)).select(
         *_WATCH, "begin_line", "first", "end",
         (begun if floor is None else F.greatest(begun, F.lit(floor))).alias("begun"), "upto",
         F.when(F.col("after").isNull(), F.col("given_us")).alias("started_us"),

@@ -262,7 +262,8 @@ def operations(history: DataFrame) -> DataFrame:
     end_line (of invocation and end), invoke_us, complete_us (null unless ok or fail), version, succeeded, reads, value
     (what its invocation says, if its end says nothing), asked, told (JSON, or null), shard, position (of a read without
     an id, which was ordered if position is 0), consistency (null: linearizable), age_us, places, seen (not null of
-    what is `promised`), invocations, ends.
+    what is `promised`), invocations, ends, backwards: it ends before it was invoked; that is no answer, and its type
+    is info.
     """
     end = F.col("type") != "invoke"
     certain = F.col("type").isin("ok", "fail")
@@ -294,7 +295,15 @@ def operations(history: DataFrame) -> DataFrame:
             F.sum(end.cast("int")).alias("ends"),
         )
     )
-    return found.withColumn("id", journal_id())
+    backwards = (F.col("complete_us") < F.col("invoke_us")) | (F.col("end_line") < F.col("line"))
+    found = found.withColumn("backwards", F.coalesce(backwards, F.lit(False)))
+    kept = {name: F.when(~F.col("backwards"), F.col(name)) for name in _ANSWER}
+    kept["type"] = F.coalesce(kept["type"], F.lit("info"))
+    return found.withColumns(kept).withColumn("id", journal_id())
+
+
+_ANSWER = ("type", "complete_us", "version", "succeeded", "reads", "told", "shard", "position", "places", "seen")
+"""What the end of an operation says."""
 
 
 def journal_id() -> Column:

@@ -58,12 +58,17 @@ def test_lines_of_a_history_that_contradict_one_another_are_named(spark: Any, tm
     run = written()
     run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 3})
     run.events.append(run.events[-1] | {"reads": {"a1": str(run.version(0))}})
-    for_nobody = run.events[1]
+    for_nobody, backwards = run.events[1], run.events[3]
     for_nobody["process"] = 77
+    backwards["at_us"] = run.events[2]["at_us"] - 1
     audit = Audit(spark, run.write(tmp_path / "run"), tmp_path / "out", parts=())
-    read, write = (bytes.fromhex(one["id"].replace("-", "")).hex() for one in (run.events[-1], for_nobody))
+    read, write, early = (one["id"].replace("-", "") for one in (run.events[-1], for_nobody, backwards))
     told = [problem.partition("operation ")[2] for problem in audit.run().problems]
-    assert told == [f"{write} is of two processes", f"{read} has 1 invocations and 2 ends"]
+    assert told == [
+        f"{early} ends before it was invoked", f"{write} is of two processes", f"{read} has 1 invocations and 2 ends"
+    ]  # fmt: skip
+    (no_answer,) = audit.operations.where("backwards").collect()
+    assert (no_answer.type, no_answer.version, no_answer.complete_us) == ("info", None, None)
     assert audit.history_unsure and not audit.proof.proved & {CLIENTS, TIME}
 
 

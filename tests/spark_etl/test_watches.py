@@ -77,6 +77,16 @@ def test_what_was_told_wrongly_is_called_by_its_name(spark: Any, tmp_path: Path)
     assert missed.evidence and missed.keys and missed.transactions
 
 
+def test_of_what_a_watch_was_to_tell_that_has_no_beginning_or_two_nothing_is_determined(spark: Any, tmp_path: Path):
+    run, (one, two, _, four) = written()
+    run.watch((two, {"a2": 1, "b1": 1}), after=one)
+    begin = run.events.pop(-2)
+    run.watch(four, after=two, first="b2")
+    run.events.append(begin | {"id": run.events[-1]["id"]})
+    found = judged(spark, run.write(tmp_path / "run"))
+    assert (found.verdict, found.examples) == ("not determined", [])
+
+
 def test_what_simulated_watches_told_is_valid(spark: Any, tmp_path: Path):
     settings = Settings(protocol="white_box", size="small", watch=True, ranges=True, moves=True)
     outcome = run_seed(settings, 10, tmp_path / "run")

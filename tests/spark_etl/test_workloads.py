@@ -109,14 +109,15 @@ def violations(spark: Any, cases: Iterable[list[Operation]]) -> dict[int, set[st
     return judged(spark, events(cases))
 
 
-def judged(spark: Any, lines: list[dict[str, Any]]) -> dict[int, set[str]]:
-    """Case -> names."""
+def judged(spark: Any, lines: list[dict[str, Any]], in_part: bool = False) -> dict[int, set[str]]:
+    """Case -> names. in_part: some of the lines are missing."""
     names = schemas.HISTORY.fieldNames()
     rows = [tuple(row.get(name) for name in names) for row in lines]
     operations = relations.operations(spark.createDataFrame(rows, schemas.HISTORY)).cache()
     found: dict[int, set[str]] = {}
     for _, check in workloads.INVARIANTS.values():
-        for row in check(operations).collect():
+        wrong = check(operations)
+        for row in (workloads.of_a_part(wrong) if in_part else wrong).collect():
             found.setdefault(int(row.transactions[0].replace("-", ""), 16) // 100, set()).add(row.name)
             assert "?" not in row.sentence
     return found
@@ -142,6 +143,14 @@ def test_what_another_history_added_may_have_come_at_any_time(spark: Any):
             line["at_us"] += 10_000_000 if case % 3 else -10_000_000
     wrong = {"counter-out-of-bounds"}
     assert judged(spark, lines) == {4: wrong, 5: wrong}
+
+
+def test_what_a_history_lacks_may_have_been_tried_there(spark: Any):
+    names = ("an element twice", "a lost element", "an element of the future", "a counter too low", "two rings")
+    found = judged(spark, events(CASES[name][0] for name in names), in_part=True)
+    assert found == {1: {"lost-element"}, 4: {"ring-broken"}, 0: {"repeated-element"}}
+    without = [line for line in events([CASES["a good set"][0]]) if line["type"] != "invoke" or line["process"]]
+    assert judged(spark, without, in_part=True) == {}
 
 
 def test_random_histories_get_the_verdicts_of_brute_force(spark: Any):
