@@ -59,7 +59,9 @@ VIOLATIONS = {
     "destination-disagreement": "a message has two sets of destinations",
     "timestamp-shared": "two messages have one timestamp",
     "payload-disagreement": "a message has two payloads",
-    "bundle-disagreement": "replicas account for other transactions in one message, or in another order",
+    "bundle-disagreement": (
+        "replicas account for other transactions in one message, in another order, or for another step of a move"
+    ),
     "missed-delivery": "a destination shard went past a message without delivering it",
     "order-cycle": "deliveries at several replicas precede one another in a circle",
     "foreign-frame": "a frame passed to or from a process that has no part in the message it is about",

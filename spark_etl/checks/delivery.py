@@ -351,7 +351,8 @@ def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_sh
             live.where(F.col("bundle") != F.col("bundle_max")),
             "bundle-disagreement",
             text(
-                "message {} (version {}) has other transactions, or in another order, at one replica than at another",
+                "message {} (version {}) has other transactions, in another order, or another step of a move, at one"
+                " replica than at another",
                 id_text(F.col("id")), version_text(F.col("gts")),
             ),
             [F.col("id")],

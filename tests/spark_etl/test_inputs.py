@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from kvstore.core.audit import Outcome, Outcomes, encode_outcomes
+from kvstore.core.audit import MOVE_VERSION, Given, MovedRow, MoveOutcome, Outcome, Outcomes, encode_outcomes
 from multicast.records import (
     HEADER_BYTES,
     BatchEnd,
@@ -263,6 +263,22 @@ def test_a_missing_segment_is_named(run: Path):
     path = segment(run, 0)
     path.rename(path.with_name("journal-00000001.seg"))
     assert read(run).inputs.problems
+
+
+def test_a_step_of_a_move_is_the_same_in_both_shards_if_both_say_what_was_handed_over():
+    def step(row: MovedRow) -> bytes:
+        given = Given([row], [], b"", b"", True, True, slots=((0, 5),))
+        outcome = MoveOutcome(message_id(1), 1, True, source=0, target=1, slots=((0, 5),), given=given)
+        record = Completed(1, encode_outcomes(Outcomes(MOVE_VERSION, Timestamp(5, 0), [outcome])), 1)
+        rows = journals._Rows()
+        journals._add_record(rows, (0, 0, 0, 0), record)
+        (table,) = [batch.to_pylist() for name, batch in rows.take().items() if name == "outcomes"]
+        return bytes(table[0]["bundle"])
+
+    row = MovedRow(b"a", Timestamp(1, 0), b"1")
+    assert step(row) == step(row)
+    others = MovedRow(b"a", Timestamp(2, 0), b"1"), MovedRow(b"a", Timestamp(1, 0), None)
+    assert len({step(one) for one in (row, *others)}) == 3
 
 
 def test_rows_are_cut_into_batches(run: Path, monkeypatch: pytest.MonkeyPatch):
