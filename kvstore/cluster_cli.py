@@ -21,6 +21,7 @@ from kvstore.console import (
     json_line,
     make_app,
     print_json,
+    remark,
     say,
     table,
     tell,
@@ -169,6 +170,9 @@ def cluster_status(target: Where, output: OutputOption = Output.text) -> int:
         print_json(replicas)
     else:
         say(table([STATUS_HEADINGS, *rows]))
+        for replica in replicas:
+            if replica.why:
+                remark(f"replica {replica.id} is not ready: {replica.why}")
     return _status_of(replicas)
 
 
@@ -188,7 +192,7 @@ def _status_row(replica: ReplicaStatus, lag: int | None) -> tuple[str, ...]:
     ballot = described.get("ballot", described.get("epoch"))
     waits = ",".join(map(str, (details.get("store") or {}).get("head_waiting_for", ())))
     free = details.get("disk_free_bytes")
-    disk = None if free is None else f"{free / 2**30:.1f}G"
+    disk = None if free is None else f"{free / 2**30:.1f}G" if free >= 2**30 else f"{free >> 20}M"
     off = f"{clock['ahead_us'] / 1e6:+.1f} s" if clock.get("off") else "ok" if clock else None
     values = (
         replica.id, replica.shard, replica.url, replica.pid, replica.state, replica.role, ballot, replica.position,

@@ -21,7 +21,8 @@ ASKED_AT_ONCE = 32
 
 class ReplicaStatus(msgspec.Struct):
     """One line of `kvstore cluster status`. pid: of the process on this machine. state: "ready", "not ready", "not
-    answering", "denied" (it wants a token, or another one), or "down": it is known that no process runs."""
+    answering", "denied" (it wants a token, or another one), or "down": it is known that no process runs. why: it is not
+    ready, as it says itself."""
 
     id: int
     shard: int
@@ -31,6 +32,7 @@ class ReplicaStatus(msgspec.Struct):
     role: str
     position: int | None
     details: dict[str, Any] = {}
+    why: str = ""
 
 
 def _directory_of(target: str | Path) -> Path | None:
@@ -103,6 +105,9 @@ def _asked(cluster_id: str, line: ReplicaStatus) -> ReplicaStatus:
             line.details = answer["replica"]
             line.state = "ready" if line.details["ready"] else "not ready"
             line.role, line.position = line.details["role"], line.details["position"]
+            if line.state == "not ready":
+                status, body = fetch(f"{line.url}/readyz")
+                line.why = "" if status == 200 else said(body)
     return line
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from kvstore import cluster, config, identity
 from kvstore.cluster import ClusterError
+from kvstore.cluster_cli import cluster_status
 from kvstore.config import ConfigError
 from kvstore.process import AlreadyRunning, Handle, ReplicaLock, check_port, running
 from kvstore.status import statuses
@@ -132,6 +133,26 @@ def test_where_a_file_lies_in_the_place_of_a_directory_no_replica_runs(tmp_path:
     home.write_text("")
     assert [line.state for line in statuses(tmp_path)] == ["down"] * 3
     assert cluster.down(tmp_path, lambda _: None)
+
+
+def test_status_says_why_a_replica_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_cluster(tmp_path, 1, 1, "skeen")
+    told = {"ready": False, "role": "leader", "position": 7, "disk_free_bytes": 48 << 20}
+    answers = {
+        "/v1/cluster": (200, {"cluster_id": made.cluster_id, "self": 0, "replica": told}),
+        "/readyz": (503, {"code": "not_ready", "detail": "its disk is full"}),
+    }
+
+    def fetch(url: str) -> tuple[int, bytes]:
+        status, answer = answers[url.removeprefix(made.replica(0).url)]
+        return status, json.dumps(answer).encode()
+
+    monkeypatch.setattr("kvstore.status.fetch", fetch)
+    assert cluster_status(str(tmp_path)) == 1
+    printed = capsys.readouterr()
+    assert " 48M " in printed.out and printed.err == "replica 0 is not ready: its disk is full\n"
 
 
 def test_of_a_replica_whose_log_is_gone_the_exit_status_is_told(tmp_path: Path) -> None:
