@@ -153,7 +153,8 @@ def config_show(
 def auth_root(directory: Directory, output: OutputOption = Output.text) -> None:
     """Make root's token and print it, once: from the replicas' next start on every request needs a token.
 
-    Root may do everything, and makes roles and tokens for others (`kvstore role`, `kvstore token`)."""
+    Root may do everything, and makes roles and tokens for others (`kvstore role`, `kvstore token`). A token that it had
+    before ends with that start."""
     from kvstore import changing
     from kvstore.api.rights import ROOT, digest_of, token_of
 
