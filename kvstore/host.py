@@ -319,6 +319,8 @@ class LiveReplica:
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)  # whatever comes of it now
         self._snapshots.sweep()
         self._store.cuts.sweep()
+        if self._suspended and self._host is not None:  # nothing else looks, as nothing is written
+            self._host.retain()
 
     def _on_ended(self, work: asyncio.Future[None]) -> None:
         """What never ends well if it ends with an error: the host, a commit."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from multicast import records
+from multicast.disk import NO_ROOM
 from multicast.journal import PAUSE_RECORDS, Journal
 from multicast.reader import Reader
 from multicast.records import REMEDY, JournalError, SegmentHeader, encode_record
@@ -110,8 +111,13 @@ class Checkpoints:
         offset, name = self._journal.synced, _FILES[self.latest().file == _FILES[0]]
         values = self._go_on(offset)
         self._unfinished = name
-        self._latest = Checkpoint(values, offset, self._write(name, offset, values), name)
-        self._unfinished = ""
+        try:
+            size = self._write(name, offset, values)
+        except OSError as error:
+            if error.errno in NO_ROOM:  # what is written of it takes what there was
+                self._journal.disk.truncate(name, 0)
+            raise
+        self._latest, self._unfinished = Checkpoint(values, offset, size, name), ""
         return self._latest
 
     def saved(self) -> dict[bytes, bytes]:

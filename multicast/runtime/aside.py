@@ -140,7 +140,12 @@ class Aside:
         if self._journal.synced >= self._checkpoint_at:
             self._checkpoints = self._checkpoints or Checkpoints(self._journal, pause)
             self._work("checkpoint", partial(_unless_full, self._checkpoints.advance), self._made)
-        if self._retention is not None and self._journal.synced >= self._retain_at:
+        if self._journal.synced >= self._retain_at:
+            self.retain()
+
+    def retain(self) -> None:
+        """See `Host`."""
+        if self._retention is not None:
             needless = self._held if self._keeper is None else self._keeper.lowest(self._held)
             advance = partial(self._retention.advance, needless, self._covered)
             self._work("retention", partial(_unless_full, advance), self._retained)

@@ -138,9 +138,17 @@ class FileDisk:
 
     def replace(self, name: str, pieces: Iterable[bytes]) -> None:
         beside = f"{name}.new"
-        descriptor = os.open(
-            beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self._directory
-        )
+        try:
+            self._write_beside(beside, pieces)
+        except OSError:
+            with contextlib.suppress(OSError):  # it would take the room that there is
+                os.unlink(beside, dir_fd=self._directory)
+            raise
+        os.rename(beside, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        os.fsync(self._directory)
+
+    def _write_beside(self, name: str, pieces: Iterable[bytes]) -> None:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
         try:
             for piece in pieces:
                 view = memoryview(piece)
@@ -149,8 +157,6 @@ class FileDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.rename(beside, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-        os.fsync(self._directory)
 
     def remove(self, name: str) -> None:
         os.unlink(name, dir_fd=self._directory)

@@ -55,10 +55,9 @@ class Host:
 
     addresses: of all processes, this one's being where it listens. address_of(process, note): of one that was added
     (`multicast.membership.Change`). on_members(): after a run in which the members of groups have changed.
-    cluster: 16 bytes that all processes share.
-    incarnation: differs in every life; by default the time. durability: "fsync", or "os": survives the death of the
-    process, not of the machine.
-    on_batch(batch): after every run, on the loop. on_flushed(number): that batch and all before it are on disk.
+    cluster: 16 bytes that all processes share. incarnation: differs in every life; by default the time. durability:
+    "fsync", or "os": survives the death of the process, not of the machine. on_batch(batch): after every run, on the
+    loop. on_flushed(number): that batch and all before it are on disk.
     lost: the disk that this process had before is gone (`Saved.lost`). keeper: gives and takes snapshots, if anything
     does; on_snapshot(its last chunk): all of one is staged, and is further than this process: seal it and begin a new
     life. wall(): the wall clock, microseconds since 1970. retention: of the journal; None: all of it stays.
@@ -243,10 +242,8 @@ class Host:
 
     def request(self, request: Any, answer: Callable[[Any], None]) -> int:
         """Calls `answer`, which must not raise, with what `Application.on_request` answers to this; or with
-        HostStopped, and then it is unknown whether the request has an effect. Returns what `forget` takes.
-
-        Overloaded or HostStopped: nothing was done.
-        """
+        HostStopped, and then it is unknown whether the request has an effect. Returns what `forget` takes. Overloaded
+        or HostStopped: nothing was done."""
         self._check_open()
         if len(self._answers) >= REQUESTS_MAX:
             raise Overloaded(f"{REQUESTS_MAX} requests are waiting")
@@ -278,6 +275,10 @@ class Host:
     def release(self, position: int) -> None:
         """The application durably holds what the first `position` deliveries have led to: the journal need not."""
         self._aside.release(position)
+
+    def retain(self) -> None:
+        """Look what of the journal may go by now: there may be an archive again."""
+        self._aside.retain()
 
     @property
     def disk_is_full(self) -> bool:

@@ -104,6 +104,27 @@ async def test_an_archive_without_room_is_told_and_nothing_goes_until_there_is(t
         await live.stop()
 
 
+async def test_who_stands_still_for_want_of_an_archive_goes_on_when_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be archived has filled the disk."""
+    monkeypatch.setattr(host, "SWEEP_SECONDS", 0.05)
+    cluster, full = made(tmp_path, "archive"), False
+    (tmp_path / "archive").write_text("in the way")
+    live = await started(tmp_path, cluster)
+    monkeypatch.setattr(host, "free_bytes", lambda *_: 0 if full and not live.status()["journal_floor"] else 1 << 40)
+    try:
+        await write(live, 0, 16)
+        await eventually(lambda: live.status()["archive_trouble"] != "", "the trouble is told")
+        full = True
+        await eventually(lambda: "stands still" in live.unready(), "it stands still")
+        (tmp_path / "archive").unlink()
+        await eventually(lambda: not live.unready(), "it goes on")
+        await write(live, 16, 1)
+    finally:
+        await live.stop()
+
+
 async def test_from_then_on_a_lost_state_is_a_lost_disk(tmp_path: Path) -> None:
     cluster = made(tmp_path, "none")
     live = await started(tmp_path, cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from typing import Any
 
@@ -223,3 +224,22 @@ def test_one_that_could_not_be_synced_does_not_count_though_it_can_be_read() -> 
     assert checkpoints.latest().offset == good
     disk.crash(random.Random(1), power=True, keeps=False)
     assert Checkpoints(opened(disk)).latest().offset == good
+
+
+def test_one_for_which_there_is_no_room_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+    journal = opened(disk)
+    append(journal, records.Put(b"a", b"1"))
+    journal.sync()
+    append_whole, checkpoints = disk.append, Checkpoints(journal)
+
+    def append_half(name: str, data: bytes) -> None:
+        append_whole(name, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(disk, "append", append_half)
+    with pytest.raises(OSError, match="no room"):
+        checkpoints.advance()
+    assert disk.size("checkpoint-0") == 0
+    monkeypatch.setattr(disk, "append", append_whole)
+    assert checkpoints.advance().values == {b"a": b"1"}

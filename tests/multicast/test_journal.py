@@ -456,6 +456,18 @@ class SmallDisk(FileDisk):
             raise OSError(errno.ENOSPC, "no room")
 
 
+def test_a_file_that_finds_no_room_to_be_replaced_takes_none(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield bytes(1000)
+        raise OSError(errno.ENOSPC, "no room")
+
+    with closing(FileDisk(tmp_path)) as disk:
+        disk.replace("floor", (b"old",))
+        with pytest.raises(OSError, match="no room"):
+            disk.replace("floor", pieces())
+        assert (disk.list(), disk.read("floor")) == (["floor"], b"old")
+
+
 @pytest.mark.parametrize("room", [0, 7, records.HEADER_BYTES + 7])
 @pytest.mark.parametrize("segment_bytes_max", [1, 1 << 20], ids=["new segment", "same segment"])
 def test_an_append_without_room_is_taken_back_and_may_be_tried_again(

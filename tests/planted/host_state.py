@@ -184,6 +184,16 @@ class ClosedInUse(FileDisk):
     """A file is closed while another thread writes to it."""
 
 
+@rewrite("replace", "os.unlink(beside, dir_fd=self._directory)", "pass")
+class LeftBeside(FileDisk):
+    """What was written of a file for which there was no room stays."""
+
+
+@rewrite("advance", "if error.errno in NO_ROOM:", "if False:")
+class HalfACheckpoint(Checkpoints):
+    """So does what was written of a checkpoint."""
+
+
 # -- what goes --------------------------------------------------------------------------------------------------------
 
 
@@ -212,5 +222,6 @@ PLANTED = (
         FloorsPositionNotRaised, FloorIsThere, SegmentsBaseOneOff, SummarysOffsetsOff, LooksOneFurther,
         OpenSegmentArchived, OlderThanItSays, AheadOfTheDisk, OlderOneCounts, CheckpointUnsynced, UnfinishedCounts,
         RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived, ClosedInUse,
+        LeftBeside, HalfACheckpoint,
     ),
 )  # fmt: skip

@@ -287,6 +287,11 @@ class GoesOnAfterAnError(LiveReplica):
     """After an error of the disk another life of the same process begins with what was written."""
 
 
+@rewrite("_sweep", "if self._suspended and self._host is not None:", "if False:")
+class NobodyLooks(LiveReplica):
+    """Who stands still as nothing could be archived does so for good: without a write nothing is tried again."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -295,7 +300,7 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
-    *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError),
+    *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
