@@ -159,7 +159,7 @@ class Journal:
             return None
         at = damage.at if damage else good
         reason = damage.reason if damage else "records without the end of their batch"
-        if not last or (damage and records.batch_after(data, damage.at + 1)):
+        if not last or (damage and records.batch_after(data, damage.at)):
             raise JournalError(f"{name}, byte {at}: {reason}, and more of the journal follows; {REMEDY}")
         self.cut_bytes = len(data) - good
         return (name, good)

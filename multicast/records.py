@@ -258,6 +258,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(type_) for kind, type_ in _TYPES.items()
 }
+_TRUNCATED = "Input data was truncated"
 _KIND_BYTES = {type_: bytes([kind]) for kind, type_ in _TYPES.items()}
 
 
@@ -309,9 +310,13 @@ def scan(data: bytes | memoryview, start: int = HEADER_BYTES) -> Iterator[tuple[
         at += FRAME_BYTES + length
 
 
-def batch_after(data: bytes, start: int) -> bool:
-    """Whether the end of a batch stands anywhere from byte `start` on. Then what is damaged before it was once whole:
-    an append is cut short at its end, it does not lose its middle."""
+def batch_after(data: bytes, damaged: int) -> bool:
+    """Whether the end of a batch stands anywhere behind the record at byte `damaged`. Then what is damaged was once
+    whole: an append is cut short at its end, it does not lose its middle. If that record is what is cut short, all that
+    follows is of it, whatever a client has made it look like."""
+    start = damaged + 1
+    if _is_cut_short(data, damaged):
+        return False
     at = data.find(bytes([BATCH_END, 0x91]), start)
     while at >= 0:
         frame = at - FRAME_BYTES
@@ -322,4 +327,13 @@ def batch_after(data: bytes, start: int) -> bool:
             if zlib.crc32(body) == crc:
                 return True
         at = data.find(bytes([BATCH_END, 0x91]), at + 1)
+    return False
+
+
+def _is_cut_short(data: bytes, at: int) -> bool:
+    """Whether these are the first bytes of a record. One that is whole, and whose length is not, ends earlier."""
+    try:
+        msgspec.msgpack.decode(memoryview(data)[at + FRAME_BYTES + 1 :])
+    except msgspec.DecodeError as error:
+        return str(error) == _TRUNCATED and int.from_bytes(data[at : at + 4], "big") > len(data) - at - FRAME_BYTES
     return False

@@ -141,6 +141,22 @@ def test_a_tail_torn_at_any_byte_of_the_last_batch_is_cut(directory: Directory) 
         assert directory.open().end == len(kept) + len(last)
 
 
+def test_a_torn_tail_is_cut_though_it_holds_what_looks_like_the_end_of_a_batch(directory: Directory) -> None:
+    """A client has stored a piece of a journal."""
+    journal = directory.open()
+    kept, looks = batch(1, records.Put(b"a", b"1")), batch(2, records.Put(b"b", b"2"))
+    journal.append(kept)
+    journal.sync()
+    files = directory.files()
+    last = batch(2, delivered(1, looks), records.Put(b"c", looks + looks))
+    for size in range(len(last)):
+        directory.put_back(files)
+        with directory.segment().open("ab") as file:
+            file.write(last[:size])
+        again = directory.open()
+        assert (again.end, again.cut_bytes) == (len(kept), size)
+
+
 def test_of_several_batches_appended_as_one_the_whole_ones_stay(directory: Directory) -> None:
     journal = directory.open()
     first, second = batch(1, delivered(1)), batch(2, delivered(2))
