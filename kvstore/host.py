@@ -112,21 +112,21 @@ class LiveReplica:
             self._meet(replica)
         with contextlib.ExitStack() as opened:  # a directory that cannot be used is given back
             self._disk, self._journal, backend = open_disk(config, self.me, home, opened, self._failpoints)
+            begun, known = self._journal.end or segment_name(0) in self._disk.list(), identity.read(home)
+            self._lost_disk = known.lost_disk
+            if known.started and not known.lost_disk and not begun:
+                remedy = identity.lost_disk_remedy(self._directory, config, replica_id)
+                raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             self._snapshots = Snapshots(backend)
             owner = owner_of(config.cluster, replica_id)
-            self._snapshots.install(self._journal, new_protocol(), owner, (wall_us(), config.durability), wall_us())
+            if begun:  # else whoever has lost its disk would be taken for one that has not
+                self._snapshots.install(self._journal, new_protocol(), owner, (wall_us(), config.durability), wall_us())
             life = self._journal.life()
             if life is not None and life < self.me.since:
                 raise ConfigError(f"{home} is of the replica {replica_id} in whose place another one was put")
             self._store = Store.open(
                 backend, config.cluster, replica_id, config.limits.history_ms * 1000, config.limits.history_bytes_max
             )
-            known = identity.read(home)
-            self._lost_disk = known.lost_disk
-            begun = self._journal.end or segment_name(0) in self._disk.list()
-            if known.started and not known.lost_disk and not begun:
-                remedy = identity.lost_disk_remedy(self._directory, config, replica_id)
-                raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             opened.pop_all()
             self._closed = False
         self._replica = Replica(

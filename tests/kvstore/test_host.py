@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +21,9 @@ from kvstore import committing, config, host, identity
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Refused
+from kvstore.storage.lmdb_backend import LmdbBackend
+from kvstore.storage.snapshot import Snapshots
+from kvstore.storage.store import DIGEST
 from multicast.membership import Membership
 from multicast.runtime import writer
 from multicast.runtime.failpoints import Failpoints, Faults
@@ -43,6 +48,23 @@ class Held(Failpoints):
     def wait(self, milliseconds: int, fails: bool) -> None:
         if milliseconds:
             assert self.opened.wait(60)
+
+
+async def test_a_snapshot_that_waits_to_be_installed_stands_for_no_journal(tmp_path: Path) -> None:
+    """It is of what all have had; what this replica has promised it does not tell."""
+    made = make_cluster(tmp_path, 1, 1, "white_box")
+    live = host.LiveReplica(tmp_path, made, 0)
+    await live.start()
+    await live.stop()
+    home = config.replica_directory(tmp_path, 0)
+    with closing(LmdbBackend(home / "data")) as backend:
+        snapshots = Snapshots(backend)
+        assert snapshots.stage(SnapshotChunk(9, Timestamp(9, 0), b"", [(b"\x03" + DIGEST, bytes(16))], b"", 0))
+        assert snapshots.seal(1, 9, Timestamp(9, 0))
+    shutil.rmtree(home / "journal")
+    for _ in range(2):
+        with pytest.raises(config.ConfigError, match="journal is empty"):
+            host.LiveReplica(tmp_path, made, 0)
 
 
 class Once(Failpoints):
