@@ -334,6 +334,6 @@ def _is_cut_short(data: bytes, at: int) -> bool:
     """Whether these are the first bytes of a record. One that is whole, and whose length is not, ends earlier."""
     try:
         msgspec.msgpack.decode(memoryview(data)[at + FRAME_BYTES + 1 :])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         return str(error) == _TRUNCATED and int.from_bytes(data[at : at + 4], "big") > len(data) - at - FRAME_BYTES
     return False

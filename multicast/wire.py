@@ -24,6 +24,10 @@ PROTOCOL = 0
 APPLICATION = 1
 HOST = 2
 
+MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises of bytes that are no message. RecursionError: they are nested too deep, perhaps behind all that
+one is to have."""
+
 
 class Hello(msgspec.Struct, array_like=True):
     """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it
@@ -144,5 +148,5 @@ class Codec:
             raise PeerError(f"nobody listens on channel {data[0]}")
         try:
             return data[0], decoder.decode(memoryview(data)[1:])
-        except (msgspec.MsgspecError, ValueError) as error:
+        except MALFORMED as error:
             raise PeerError(f"malformed message on channel {data[0]}: {error}") from None

@@ -21,7 +21,7 @@ from multicast.protocol import PeerError
 from multicast.runtime.fence import Fence
 from multicast.session import Sender
 from multicast.types import ProcessId
-from multicast.wire import WIRE_VERSION, Hello, Welcome
+from multicast.wire import MALFORMED, WIRE_VERSION, Hello, Welcome
 
 GREETING_TIMEOUT_S = 5.0
 UNACKNOWLEDGED_TIMEOUT_MS = 20_000
@@ -109,7 +109,7 @@ def decode_greeting(data: bytes | bytearray, kind: type[_T]) -> tuple[_T, int] |
         return None
     try:
         body = msgspec.msgpack.decode(data[_GREETING.size : _GREETING.size + length], type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except MALFORMED as error:
         raise PeerError(f"malformed greeting: {error}") from None
     return body, _GREETING.size + length
 

@@ -19,7 +19,7 @@ from multicast.runtime.greeting import ACK, FRAME, NewerVersion, decode_greeting
 from multicast.runtime.incoming import Connection
 from multicast.runtime.links import Links
 from multicast.runtime.outgoing import _REFUSAL_MAX
-from multicast.wire import WIRE_VERSION, Hello, Welcome
+from multicast.wire import HOST, WIRE_VERSION, Codec, Hello, Welcome
 from tests.multicast.live import CLUSTER, eventually, hello
 
 
@@ -209,6 +209,19 @@ def test_any_bytes_are_a_greeting_part_of_one_or_a_peers_error(data: bytes) -> N
             assert str(error)
         else:
             assert read is None or isinstance(read[0], Hello)
+
+
+def test_what_is_nested_too_deep_is_a_peers_error() -> None:
+    """And no bug of ours, of which this process would die: nobody need be known to say it."""
+    deep = b"\x91" * 10_000 + b"\x90"
+    for greeting in (hello(1), Welcome(1, 2, 3, "no")):
+        body = msgspec.msgpack.encode(greeting)
+        body = bytes([body[0] + 1]) + body[1:] + deep
+        data = encode_greeting(greeting)[:6] + len(body).to_bytes(2, "big") + body
+        with pytest.raises(PeerError, match="malformed greeting"):
+            decode_greeting(data, cast(Any, type(greeting)))
+    with pytest.raises(PeerError, match="malformed message"):
+        Codec(()).decode(bytes([HOST]) + b"\x93\x03\x01" + deep)
 
 
 def test_greetings_come_back() -> None:
