@@ -31,6 +31,8 @@ class Retention:
     """How much of `journal` stays. keep_bytes: so much of its end does. open_archive(): the directory to which closed
     segments are copied; None: there is no archive. pause: see `Checkpoints`.
 
+    ending: set by whoever waits for `advance` to return: it copies no further segment. What an archive that was away for
+    long lacks may take minutes.
     archives: whether there is an archive. archived: the journal offset up to which that is known to hold the journal.
     trouble: why it could not be written the last time, or what could not be read for it; or empty.
     """
@@ -46,6 +48,7 @@ class Retention:
         self.archives = open_archive is not None
         self.archived = 0
         self.trouble = ""
+        self.ending = False
         self._journal = journal
         self._open_archive = open_archive
         self._archive: Disk | None = None
@@ -72,6 +75,8 @@ class Retention:
                 self._archive = open_archive()
             begin = self._journal.begin
             for name, end in self._journal.closed():
+                if self.ending:
+                    break
                 if end > self.archived:
                     self._check(begin, end)
                     self._copy_one(self._archive, name)

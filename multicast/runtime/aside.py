@@ -77,6 +77,8 @@ class Aside:
 
     async def finish(self) -> None:
         """Wait for the work that is under way; nothing follows from it."""
+        if self._retention is not None:
+            self._retention.ending = True
         await asyncio.gather(*self._working.values(), return_exceptions=True)
         if self._retention is not None:
             self._retention.close()

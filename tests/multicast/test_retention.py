@@ -77,6 +77,20 @@ def test_nothing_goes_that_a_full_archive_does_not_take() -> None:
     assert journal.floor > 0
 
 
+def test_who_ends_waits_for_one_segment_to_be_archived_and_not_for_all() -> None:
+    journal = written(20)
+
+    class Archive(SimulatedDisk):
+        def replace(self, name: str, pieces: Iterable[bytes]) -> None:
+            super().replace(name, pieces)
+            retention.ending = True
+
+    archive, (first, *_) = Archive(), journal.closed()
+    retention = Retention(journal, 0, lambda: archive)
+    retention.advance(20, journal.end)
+    assert [*archive.list(), retention.archived] == [*first] and not retention.trouble
+
+
 def test_an_archive_that_cannot_be_opened_is_a_trouble_and_not_the_end() -> None:
     journal = written(20)
 
