@@ -31,8 +31,8 @@ class Retention:
     """How much of `journal` stays. keep_bytes: so much of its end does. open_archive(): the directory to which closed
     segments are copied; None: there is no archive. pause: see `Checkpoints`.
 
-    ending: set by whoever waits for `advance` to return: it copies no further segment. What an archive that was away for
-    long lacks may take minutes.
+    ending: set by whoever waits for `advance` to return: it copies no further segment. All that an archive lacks which
+    was away may take minutes.
     archives: whether there is an archive. archived: the journal offset up to which that is known to hold the journal.
     trouble: why it could not be written the last time, or what could not be read for it; or empty.
     """
