@@ -131,7 +131,7 @@ class Journal:
         if not last and self._open_closed(name, number):
             return None
         data = self.disk.read(name)
-        if last and (len(data) < HEADER_BYTES or not data.strip(b"\0")):
+        if last and not SegmentHeader.is_whole(data) and not data[HEADER_BYTES:].strip(b"\0"):
             self.cut_bytes = len(data)  # it was being created: its header is synced before anything follows
             return (name, 0)
         header = SegmentHeader.decode(data, name)

@@ -78,17 +78,23 @@ class SegmentHeader(msgspec.Struct, frozen=True):
         ]
         return body + zlib.crc32(body).to_bytes(4, "big")
 
+    @staticmethod
+    def is_whole(data: bytes) -> bool:
+        """Whether these are the first bytes of a segment, and as they were written."""
+        end = HEADER_BYTES - 4
+        return zlib.crc32(data[:end]).to_bytes(4, "big") == data[end:HEADER_BYTES]
+
     @classmethod
     def decode(cls, data: bytes, name: str) -> SegmentHeader:
         """JournalError, naming the file, if these are not the first bytes of a segment that we can read."""
         if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
             raise JournalError(f"{name}: not a journal segment")
-        _, version, group, process, segment, base, cluster, crc = _HEADER.unpack_from(data)
+        _, version, group, process, segment, base, cluster, _ = _HEADER.unpack_from(data)
         if version > FORMAT_VERSION:
             raise JournalError(
                 f"{name}: journal format {version} is newer than this program's {FORMAT_VERSION}; use a newer release"
             )
-        if zlib.crc32(data[: HEADER_BYTES - 4]) != crc:
+        if not cls.is_whole(data):
             raise JournalError(f"{name}: the segment header is damaged")
         return cls(cluster, group, process, segment, base, version)
 

@@ -256,7 +256,7 @@ def test_a_missing_segment_is_refused(directory: Directory) -> None:
         directory.open()
 
 
-@pytest.mark.parametrize("header", [b"", b"AMCJ", bytes(HEADER_BYTES)])
+@pytest.mark.parametrize("header", [b"", b"AMCJ", bytes(HEADER_BYTES), b"AMCJRNL\n\0\4".ljust(HEADER_BYTES + 9, b"\0")])
 def test_a_segment_that_was_being_created_is_begun_again(directory: Directory, header: bytes) -> None:
     journal = directory.open(segment_bytes_max=100)
     journal.append(batch(1, delivered(1)))
