@@ -5,7 +5,8 @@ they all agree with. So the state at version v, everything that transactions up 
 whoever tells it, and never changes: any replica may, that (1) has completed in its shard everything up to v and (2)
 still keeps what was overwritten since (`kvstore.storage.history`). The replica where a read enters asks one of each
 shard that it needs and answers with all that they say; who says nothing, or has compacted v, is followed by the next
-one, until most replicas of a shard have compacted it.
+one, until most replicas of a shard have compacted it. Whoever knows v, but not what is asked for, since a slot was not
+its shard's then, is asked by an old map: the read begins anew with another one.
 
 (1) holds once the last version of what is complete is not less than v, since what is delivered later is of a later
 version. A shard in which nothing happens never gets there by itself: while somebody waits and nothing is delivered that
@@ -35,6 +36,7 @@ from kvstore.api.model import (
     bounds,
     only_reads,
 )
+from kvstore.api.shard_map import ShardMap
 from kvstore.core.bundles import EMPTY, last_version
 from kvstore.core.execution import merge_results, result_bytes
 from kvstore.core.log import Log
@@ -62,12 +64,14 @@ WAIT_US_MAX = 10_000_000
 
 
 class _Asked:
-    """A client's read, of operations that have the numbers from `number` on. shards: that each is asked of. missing:
-    the operations and shards that have not answered, with how many replicas were asked, which is at least one but for
-    those of `later`. bytes: of what each shard has found. chosen: the version was not the
-    client's choice. compacted: the replicas that no longer know, with the oldest version that each knows."""
+    """A client's read, of operations that have the numbers from `number` on. shards: that each is asked of, by
+    shard_map. missing: the operations and shards that have not answered, with how many replicas were asked, which is at
+    least one but for those of `later`. bytes: of what each shard has found. chosen: the version was not the client's
+    choice. compacted: the replicas that no longer know, with the oldest version that each knows."""
 
-    def __init__(self, token: int, request: Execute, number: int, version: Timestamp, now: int):
+    def __init__(
+        self, token: int, request: Execute, number: int, version: Timestamp, shard_map: ShardMap, since: int, now: int
+    ):
         self.token = token
         self.request = request
         self.operations = request.transaction.success
@@ -81,7 +85,8 @@ class _Asked:
         self.bytes: dict[GroupId, int] = {}
         self.found: list[list[tuple[int, OperationResult]]] = []
         self.compacted: dict[ProcessId, Timestamp] = {}
-        self.since = now
+        self.shard_map = shard_map
+        self.since = since
         self.due = now + RETRY_US
 
 
@@ -159,14 +164,19 @@ class Versions:
 
     def read(self, token: int, request: Execute, version: Timestamp, now: int, out: ApplicationOutbox) -> None:
         """At this version, which some shard has completed."""
+        self._begin(token, request, version, now, now, out)
+
+    def _begin(
+        self, token: int, request: Execute, version: Timestamp, since: int, now: int, out: ApplicationOutbox
+    ) -> None:
         if self._number is None:  # answers to an earlier life must not be taken for answers to this one
             self._number = self._rng.getrandbits(48)
-        operations = request.transaction.success
-        asked = _Asked(token, request, self._number + 1, version, now)
+        operations, shard_map = request.transaction.success, self._moves.map
+        asked = _Asked(token, request, self._number + 1, version, shard_map, since, now)
         self._number += len(operations)
         for index, operation in enumerate(operations):
             self._asked[asked.number + index] = asked
-            asked.shards.append(self._moves.map.shards_of(Transaction(success=(operation,))))
+            asked.shards.append(shard_map.shards_of(Transaction(success=(operation,))))
             for shard in asked.shards[index]:
                 asked.missing[index, shard] = 0
         asked.later = list(reversed(asked.missing))
@@ -205,6 +215,8 @@ class Versions:
         if (index, message.shard) not in asked.missing:
             return
         if message.result is None:
+            if message.oldest <= asked.version and not asked.chosen:
+                return  # see `on_tick`
             asked.compacted[sender] = message.oldest
             replicas = self._peers.replicas[message.shard]
             known = [asked.compacted[replica] for replica in replicas if replica in asked.compacted]
@@ -349,6 +361,9 @@ class Versions:
         for asked in [asked for number, asked in self._asked.items() if number == asked.number]:
             if now - asked.since >= WAIT_US_MAX:
                 self._finish(asked, Refused("timeout", "no answer in time", True, "not_applied"), out)
+            elif now >= asked.due and asked.shard_map is not self._moves.map:
+                self._end(asked)
+                self._begin(asked.token, asked.request, asked.version, asked.since, now, out)
             elif now >= asked.due:
                 asked.due = now + RETRY_US
                 later = set(asked.later)

@@ -55,7 +55,8 @@ def check(
     moved, differing = moves(logs)
     states, memory = final_states(cluster, logs), remembered.check(cluster, logs, moved)
     asked = [*asked, *reading.at_versions(history)]
-    at_versions = past.check(logs.values(), asked, cluster.keeps_history and not moved)
+    known_after = max(moved, default=ZERO) if cluster.keeps_history else None
+    at_versions = past.check(logs.values(), asked, known_after)
     differing_watches = watched.check(logs.values(), watches, history.operations.values(), cluster.keeps_history)
     unordered = reading.Unordered(cluster, logs, history, moved)
     seen = {shard: list(log) for shard, log in logs.items()}

@@ -12,6 +12,7 @@ from tests.planted.store import Planted
 
 CHECK = "reads at versions"
 SMALL = Settings(protocol="white_box", size="small", past=True)
+MOVING = Settings(protocol="white_box", size="small", past=True, moves=True, grows=True, profile="calm")
 
 
 @rewrite("floor", "self._backend.get(META, FLOOR) or", "bytes(16) or")
@@ -70,6 +71,11 @@ class FirstLookOnly(Versions):
     """Of a range that takes more than one look the rest is left out."""
 
 
+@rewrite("on_found", "if message.oldest <= asked.version and not asked.chosen:", "if False:")
+class ElsewhereIsCompacted(Versions):
+    """What a slot has is called compacted while it is not known where the slot has gone."""
+
+
 def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
     return [
         Planted(kind.__name__, CHECK, store=kind, settings=settings) if issubclass(kind, Store)
@@ -83,4 +89,5 @@ PLANTED_IN_STORE = (
         OldFloorAfterSnapshot, WriteSeenLate, OverwriteSeenLate, NewestOverwriteSeen, LaterSeen,
         FirstLookOnly,
     ),
+    *_planted(ElsewhereIsCompacted, settings=MOVING),
 )  # fmt: skip
