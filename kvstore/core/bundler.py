@@ -153,6 +153,7 @@ class Bundler:
         flight = self._flights[message_id] = Flight(message_id, flow.destinations, taken, now)
         for index, waiting in enumerate(taken):
             waiting.flight = flight
+            waiting.bundles += 1
             if waiting.unnamed:
                 self._requests.rename(waiting, unnamed_id(message_id, index), now)
         flow.under_way += 1

@@ -173,9 +173,15 @@ class Clients:
         """Have the transaction multicast, unless one of its shards cannot take it."""
         refusal = self._shards.refusal(waiting.destinations, waiting.transaction, now)
         if refusal is not None:
-            self._finish(waiting, refusal, now, out)
+            self._refuse(waiting, refusal, waiting.bundles, now, out)
         else:
             self.bundler.add(waiting)
+
+    def _refuse(self, waiting: Waiting, refusal: Refused, before: int, now: int, out: ApplicationOutbox) -> None:
+        """Multicast it no more. before: the bundles with which it has left. What came of another copy of it, by which
+        this replica may have learned that its shards were others, need not come of these: slots come back."""
+        outcome = "unknown" if before else refusal.outcome
+        self._finish(waiting, msgspec.structs.replace(refusal, outcome=outcome), now, out)
 
     def _refusal(self, request: Execute, now: int) -> Refused | None:
         message_id = request.message_id
@@ -230,7 +236,8 @@ class Clients:
         """The protocol did not take the bundle."""
         for waiting in self.bundler.refused(message_id):
             if waiting.tokens:
-                self._finish(waiting, Refused("overloaded", reason, True, "not_applied"), now, out)
+                refusal = Refused("overloaded", reason, True, "not_applied")
+                self._refuse(waiting, refusal, waiting.bundles - 1, now, out)
 
     def _answer(self, waiting: Waiting, now: int, out: ApplicationOutbox) -> bool:
         """Answer if nothing is missing; returns whether that is so."""

@@ -61,9 +61,9 @@ class Waiting:
     """
 
     __slots__ = (
-        "astray", "attempt", "body", "destinations", "digest", "due", "flight", "forgotten", "id", "moved_at",
-        "queued", "repeated", "results", "shard_map", "since", "tokens", "transaction", "unknown", "unnamed",
-        "window_us", "without",
+        "astray", "attempt", "body", "bundles", "destinations", "digest", "due", "flight", "forgotten", "id",
+        "moved_at", "queued", "repeated", "results", "shard_map", "since", "tokens", "transaction", "unknown",
+        "unnamed", "window_us", "without",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +84,7 @@ class Waiting:
         self.body = body
         self.queued: tuple[GroupId, ...] | None = None
         self.flight: Flight | None = None
+        self.bundles = 0
         self.shard_map = shard_map
         self.destinations = destinations
         self.astray = False

@@ -6,14 +6,15 @@ from __future__ import annotations
 import pytest
 
 from kvstore.api.model import Get, Move, OperationResult, Transaction
-from kvstore.api.shard_map import slot_of
+from kvstore.api.shard_map import ranges_of, slot_of
+from kvstore.core.audit import APPLIED, Given
 from kvstore.core.bundles import version_of
-from kvstore.core.messages import ResultRequest, ShardResults
+from kvstore.core.messages import Refused, ResultRequest, ShardResults, ShardState, Vote
 from kvstore.core.requests import RESULT_RETRY_US
 from kvstore.core.state import PLACES
 from multicast.types import Timestamp
-from tests.kvstore.one_replica import Bench, key, result_of
-from tests.kvstore.test_core_moves import KEYS, MOVE, SLOTS, Two, gone_to_two
+from tests.kvstore.one_replica import Bench, key, result_of, write
+from tests.kvstore.test_core_moves import KEYS, MOVE, SLOTS, Two, gone_to_two, moving
 
 
 def staged(two: Two) -> int:
@@ -76,3 +77,23 @@ def test_who_was_told_moved_and_then_of_an_effect_asks_for_the_rest_and_orders_n
     bench.hear(6, ShardResults(2, [done]))
     bench.tick(RESULT_RETRY_US)
     assert bench.multicast() == [] and bench.sent(ResultRequest) != []
+
+
+@pytest.mark.parametrize("overloaded", [False, True])
+def test_who_asks_elsewhere_and_is_refused_does_not_say_that_nothing_will_be_done(overloaded: bool) -> None:
+    """It was another copy that was moved, and its own comes when the slot is back."""
+    bench = Bench()
+    message_id = bench.request(write(key(0)))
+    (own,) = bench.multicast()
+    bench.part(1, bench.deliver(moving(key(0))))
+    bench.hear(3, ShardState(1, not overloaded, [], []))
+    bench.deliver(write(key(0)), message_id, origin=4)
+    for message in bench.multicast():
+        bench.replica.on_refused(message, "too much", bench.now, bench.out)
+    (refused,) = bench.answers()
+    slots = ranges_of([slot_of(key(0))])
+    back = bench.deliver(Transaction(success=(Move(1, 0, slots),)))
+    bench.part(1, back, Vote(given=Given([], [], b"", b"", True, True, [], slots)))
+    bench.order(own)
+    assert isinstance(refused, Refused) and refused.code == ("overloaded" if overloaded else "full")
+    assert bench.statuses()[-1] == APPLIED and refused.outcome == "unknown"

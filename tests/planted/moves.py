@@ -244,6 +244,11 @@ class HeldIsNotDoubtful(Replica):
     """The part of what stands behind a step when a life begins is kept if it was settled before."""
 
 
+@rewrite("_refuse", '"unknown" if before else refusal.outcome', "refusal.outcome")
+class NothingWillBeDone(Clients):
+    """Who is refused where its slots have gone is told that nothing will be done, though something has left before."""
+
+
 PLANTED_IN_STORE = (
     Planted("slot_served_twice", "", core=SlotServedTwice, settings=CALM),
     Planted("ids_left_behind", "", core=IdsLeftBehind, settings=MOVING),
@@ -277,6 +282,7 @@ PLANTED_IN_STORE = (
     Planted("follows_the_first", "", core=FollowsTheFirst, settings=THREE),
     Planted("moved_for_good", "", core=MovedForGood, settings=MOVING),
     Planted("same_shards_again", "", core=SameShardsAgain, settings=MOVING),
+    Planted("nothing_will_be_done", "", core=NothingWillBeDone, settings=MOVING),
     Planted("last_id_not_dirty", "", core=LastIdNotDirty, settings=MOVING),
     Planted("dirty_rows_left", "", core=DirtyRowsLeft, settings=CALM),
     Planted("dirty_ids_left", "", core=DirtyIdsLeft, settings=CALM),
