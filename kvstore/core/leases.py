@@ -58,6 +58,7 @@ class Leases:
         self._rng = rng
         self._versions: dict[bytes, Timestamp] | None = None
         self._due: list[_Due] = []
+        self._moved = False
 
     def __len__(self) -> int:
         """How many leases it measures."""
@@ -73,32 +74,37 @@ class Leases:
         else:
             self._measure(lease, value, version, now)
 
-    def begin_anew(self) -> None:
-        """Leases have come to this shard, or gone from it, with a move."""
-        self._versions, self._due = None, []
+    def moved(self) -> None:
+        """Leases may have come to this shard, or gone from it."""
+        self._moved = True
 
     def _measure(self, lease: bytes, value: bytes, version: Timestamp, now: int) -> None:
         assert self._versions is not None
         self._versions[lease] = version
         heappush(self._due, _Due(now + 1000 * leases.decode_lease(value).ttl_ms, lease, version))
 
-    def _begin(self, now: int) -> None:
-        """This replica has begun to lead: find the leases that there are."""
-        self._versions, first, more = {}, leases.ROWS, True
+    def _find(self, now: int) -> None:
+        """Which leases there are. What is measured already goes on: slots may move for longer than any lease lives."""
+        known, self._versions, self._moved = self._versions or {}, {}, False
+        first, more = leases.ROWS, True
         while more:
             rows, more = self._store.scan(first, FIRST_KEY, _FOUND)
             for row in rows:
                 if row.key.startswith(leases.ROWS):
-                    self._measure(leases.id_of(row.key), row.value, row.version, now)
+                    lease = leases.id_of(row.key)
+                    if known.get(lease) == row.version:
+                        self._versions[lease] = row.version
+                    else:
+                        self._measure(lease, row.value, row.version, now)
                 first = row.key + b"\0"
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Revoke what has expired. Returns when there is something to do again."""
         if not self._peers.leads:
-            self.begin_anew()
+            self._versions, self._due = None, []
             return None
-        if self._versions is None:
-            self._begin(now)
+        if self._versions is None or self._moved:
+            self._find(now)
         due = self._due
         while due and due[0].at <= now:
             _, lease, version = heappop(due)

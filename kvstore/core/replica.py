@@ -385,7 +385,7 @@ class Replica(Application):
             self.moves.step(move, given, entry.timestamp)
             self.log.deleted_at = entry.position
             if given.slots:  # with their leases, whether the map was known before or not
-                self.leases.begin_anew()
+                self.leases.moved()
             if self.moves.map is not before:
                 self.clients.on_map(now, out)
             execution.results = [(0, OperationResult(more=not given.last))]

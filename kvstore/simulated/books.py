@@ -84,7 +84,7 @@ def _of_bundler(bundler: Any) -> Iterator[str]:
 
 
 def _of_leases(measured: Any) -> Iterator[str]:
-    if measured._versions is None:
+    if measured._versions is None or measured._moved:
         return
     rows, _ = measured._store.scan(leases.ROWS, FIRST_KEY, _LEASES_MAX)
     there = {leases.id_of(row.key): row.version for row in rows if row.key.startswith(leases.ROWS)}

@@ -255,6 +255,22 @@ def test_a_lease_that_comes_with_a_move_is_measured_where_it_is_then(heard: bool
     assert isinstance(revocation.success[0], Revoke) and revocation.success[0].lease == made
 
 
+def test_a_lease_expires_though_slots_move_all_the_while() -> None:
+    bench = Bench(3)
+    bench.tick()
+    first, second = [i for i in (b"%016d" % n for n in range(30)) if SHARDS.shard_of(lease_key(i)) == 0][:2]
+    for made in (first, second):
+        slots = ranges_of([slot_of(lease_key(made))])
+        step = bench.deliver(Transaction(success=(Move(0, 1, slots),)))
+        row = MovedRow(lease_key(made), NOW, Lease(TTL_US // 1000).encode(), NOW)
+        bench.part(0, step, Vote(given=Given([row], [], b"", b"", True, True, [], slots)))
+        bench.multicast()
+        bench.tick()
+        bench.tick(TTL_US // 2)
+    assert [transaction.success for transaction in asked(bench)] == [(Revoke(first, ()),)]
+    assert len(bench.replica.leases) == 2
+
+
 def test_a_revocation_is_as_young_as_its_shard_though_its_clock_was_set_back() -> None:
     bench = Bench()
     granted(bench)

@@ -23,7 +23,7 @@ class RevokedAnyhow(Leases):
     """A renewal that was ordered first does not win."""
 
 
-@rewrite("_begin", "row.version, now)", "row.version, now - 1_000_000)")
+@rewrite("_find", "row.version, now)", "row.version, now - 1_000_000)")
 class TimeOfTheLastLeader(Leases):
     """A new leader takes every lease for one that was not renewed for long."""
 
@@ -34,7 +34,7 @@ class TimeOfTheFirstVersion(Leases):
     """A lease is revoked a time to live after any of its renewals."""
 
 
-@rewrite("_step", "self.leases.begin_anew()", "pass")
+@rewrite("_step", "self.leases.moved()", "pass")
 class MovedInUnmeasured(Replica):
     """A lease that came with a move never expires."""
 
@@ -44,7 +44,12 @@ class MovedInUnmeasuredWhereKnown(Replica):
     """A lease that came with a move never expires if its new shard had been told of the move before."""
 
 
-@rewrite("_begin", "while more:", "for _ in range(1):")
+@rewrite("_find", "self._versions or {}, {}, False", "{}, {}, False; self._due = []")
+class MeasuredAnewAtEachMove(Leases):
+    """As long as slots move no lease expires."""
+
+
+@rewrite("_find", "while more:", "for _ in range(1):")
 class FirstOnesMeasured(Leases):
     """Of many leases a new leader measures the first ones."""
 
@@ -80,6 +85,7 @@ PLANTED_IN_STORE = (
     Planted("time_of_the_first_version", "leases", core=TimeOfTheFirstVersion, settings=SMALL),
     Planted("moved_in_unmeasured", "books", MovedInUnmeasured, settings=MOVING),
     Planted("moved_in_unmeasured_where_known", "", MovedInUnmeasuredWhereKnown, settings=MOVING),
+    Planted("measured_anew_at_each_move", "", core=MeasuredAnewAtEachMove, settings=MOVING),
     Planted("first_ones_measured", "", core=FirstOnesMeasured, settings=SMALL),
     Planted("gone_and_measured", "", core=GoneAndMeasured, settings=SMALL),
     Planted("revoked_too_late", "", core=RevokedTooLate, settings=SMALL),
