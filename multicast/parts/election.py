@@ -268,18 +268,22 @@ class Election(Generic[V]):
 
     def tell_view(self, to: tuple[ProcessId, ...], out: Outbox) -> None:
         """Tell the latest view that has begun, if it is not the first. Whom it leaves out may end, and nobody else
-        know it: so it is on disk before."""
-        if self.state is LEADER and self._leaving:
-            to = tuple(p for p in to if p not in self._leaving)
+        know it: so it is on disk before, and members leave it to their leader to tell that one (`tell_begun`)."""
+        leaving = self._leaving if self.state is LEADER else () if self.state is REMOVED else self._left_out()
+        to = tuple(p for p in to if p not in leaving)
         if self.views.begun and to:
             out.send_durable(to, self.views.told(self.views.begun))
 
     def tell_begun(self, others: tuple[ProcessId, ...], out: Outbox) -> None:
         """The leader's ballot has begun. Whom its view leaves out hears that last, when a majority of the others knows
         it: then it ends, and if it alone knew, and this leader died, they would wait for either."""
-        before = self.views.of.get(self.views.begun - 1, ())
-        self._leaving = tuple(p for p in others if p in before and p not in self.members and self.others)
+        self._leaving = self._left_out() if self.others else ()
         self.tell_view(others, out)
+
+    def _left_out(self) -> tuple[ProcessId, ...]:
+        """Who belonged to the view before the latest one that has begun, and does not any more."""
+        before = self.views.of.get(self.views.begun - 1, ())
+        return tuple(p for p in before if p not in self.members)
 
     def begun(self, ballot: Ballot, out: Outbox) -> None:
         """See `Elector`. Also one that has not joined it yet knows by that that its view has begun."""

@@ -161,6 +161,12 @@ class BegunBeforeDisk(PrimCast):
     """That a view has begun is told before it is on disk: who is removed ends, and nobody is left who knows it."""
 
 
+@rewrite("tell_view", "() if self.state is REMOVED else self._left_out()", "()", part="election")
+class RemovedIsToldByAny(WhiteBox):
+    """Whoever knows that a view has begun tells one whom it leaves out, and that one ends, though most others do not
+    know it, and may need it."""
+
+
 @rewrite("start", "self._tell_all(out)", "self._told = self._membership.processes", part=FoundedGroups)
 class FoundedToldOnce(WhiteBox):
     """Who knows a founded group does not tell of it again when it has restarted: what it had to send is lost."""

@@ -66,6 +66,31 @@ def test_who_is_removed_hears_that_the_view_has_begun_when_most_others_know_it(n
     assert [world.node(p).engine.position for p in (1, 2)] == [position + 1 for position in before]
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_who_is_removed_and_misses_its_leader_is_not_told_by_one_of_the_few_who_know_it(name: str) -> None:
+    """It ends then, and if these few die, two of five, the others need most of the view before, it among them."""
+    small = Small(name, Topology({0: (0, 1, 2, 3, 4, 5)}))
+    world, few, rest = small.world, (0, 1), (2, 3, 4)
+    small.submit(1, (0,), change_payload(Change(0, False, 5)))
+    views = world.node(0).protocol.topology.views[0]
+    assert world.run_while(lambda: views.begun != 1, 5 * SECOND, 100)
+    between = [(a, b) for a in few for b in rest] + [(5, p) for p in (0, *rest)]
+    cut = [pair for a, b in between for pair in ((a, b), (b, a))]
+    world.network.block(cut)
+    world.run_for(10 * SECOND)
+    assert [world.node(p).protocol.topology.views[0].begun for p in (*few, *rest)] == [1, 1, 0, 0, 0]
+    assert world.node(5).protocol.role() != "removed"
+    for process in few:
+        world.crash(process)
+    world.network.unblock(cut)
+    assert world.run_while(lambda: world.node(5).protocol.role() != "removed", 60 * SECOND)
+    world.crash(5)
+    before = [world.node(p).engine.position for p in rest]
+    small.submit(3, (0,))
+    world.run_for(10 * SECOND)
+    assert [world.node(p).engine.position for p in rest] == [position + 1 for position in before]
+
+
 @pytest.mark.parametrize("asked", [Doubt(Ballot(1, 0), 1), NewLeader(Ballot(2, 1), 1), ViewAsk()])
 def test_who_was_removed_tells_the_rest_that_their_view_has_begun(asked: object) -> None:
     """They may not know it, and who told it may have died."""
