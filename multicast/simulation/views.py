@@ -1,10 +1,11 @@
-"""What the members of a ToTo view owe it: who has stopped adds nothing to it, only who is complete says so, and in
-whatever order its casts are revealed they come into one order.
+"""What the members of a ToTo view owe it: who has stopped adds nothing to it, only who is complete says so, in whatever
+order its casts are revealed they come into one order, and nobody takes for safe what no majority of all holds.
 
 A flush counts on the first two: what a member says that it holds when it stops is all that it will ever hold of the
 view, and who speaks for its group has all deliveries from before it. The third is what a delivery rule is for
 (parts.causal); processes that see much the same seldom show that it fails. So the causal order of a view, as far as it
-is known by now, is revealed again, in other ways: all at once, and one by one. Variables of the protocol are known by
+is known by now, is revealed again, in other ways: all at once, and one by one. What a smaller majority holds is lost only
+if just the others go on with the view, which in small groups they never can. Variables of the protocol are known by
 name only.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.simulation.checkers import Checker
 from multicast.simulation.logs import Decisions, Sends
-from multicast.types import ProcessId, Topology
+from multicast.types import ProcessId, Topology, quorum_of
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -70,6 +71,34 @@ class Views(Decisions):
     def _wrong(self, node: Node, text: str) -> None:
         record: Any = node.protocol.record  # type: ignore[attr-defined]
         self.report("view", f"process {node.pid} in view {record.number} {text}")
+
+
+class SafeCasts(Checker):
+    """Who takes a cast for safe, and who has held it."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._quorum = quorum_of(len(topology.processes))
+        self._held: dict[int, dict[ProcessId, list[int]]] = {}
+        self._safe: dict[ProcessId, tuple[int, list[int]]] = {}
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        protocol: Any = node.protocol
+        view = protocol.view
+        if view.me is None:
+            return
+        held = self._held.setdefault(view.number, {})
+        held[node.pid] = list(map(max, view.held, held.get(node.pid, view.held)))
+        if (view.number, view.safe) == self._safe.get(node.pid):
+            return
+        self._safe[node.pid] = view.number, list(view.safe)
+        for k, safe in enumerate(view.safe):
+            holders = sum(one[k] >= safe for one in held.values())
+            if safe and holders < self._quorum:
+                text = f"takes cast {safe} of {view.members[k]} for safe, and {holders} have held it"
+                self.report("safe", f"process {node.pid} in view {view.number} {text}")
 
 
 class Reveals(Checker):

@@ -20,6 +20,12 @@ class MinorityIsStable(Toto):
     """A cast is safe when one process less than a majority holds it."""
 
 
+@rewrite("_begin_view", "quorum_of(len(self.topology.processes))", "quorum_of(n)")
+class SafeInTheView(Toto):
+    """A cast is safe when a majority of the view holds it. (Of a view of six, three in each of two groups of five, four
+    suffice; if these die, the others go on without it.)"""
+
+
 @rewrite("_on_flush", 'record.move("stop") self._save_view(out)', "pass")
 class GoesOnAfterFlush(Toto):
     """Having answered a flush, a member still takes and sends."""
@@ -103,6 +109,7 @@ def _faults(groups: int = 2, **options: str) -> Settings:
 PLANTED = (
     Planted(OrdersUnsafe, _faults()),
     Planted(MinorityIsStable, _faults(groups=1)),
+    Planted(SafeInTheView, SMALL),
     Planted(GoesOnAfterFlush, _faults()),
     Planted(CastsNotSaved, _faults()),
     Planted(ComesBackTooSoon, _faults()),
