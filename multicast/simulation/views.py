@@ -4,9 +4,9 @@ order its casts are revealed they come into one order, and nobody takes for safe
 A flush counts on the first two: what a member says that it holds when it stops is all that it will ever hold of the
 view, and who speaks for its group has all deliveries from before it. The third is what a delivery rule is for
 (parts.causal); processes that see much the same seldom show that it fails. So the causal order of a view, as far as it
-is known by now, is revealed again, in other ways: all at once, and one by one. What a smaller majority holds is lost only
-if just the others go on with the view, which in small groups they never can. Variables of the protocol are known by
-name only.
+is known by now, is revealed again, in other ways: all at once, and one by one. What a smaller majority holds is lost
+only if just the others go on with the view, which in small groups they never can. Variables of the protocol are known
+by name only.
 """
 
 from __future__ import annotations
