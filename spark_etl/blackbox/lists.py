@@ -1,10 +1,11 @@
 """The certificate of a long history of lists: it is strictly serializable, and hence all that is weaker.
 
 Nothing is built for a transaction: lines become arrays, and these edges. Every read is a beginning of the longest one
-of its list, whose elements were appended once each; what no read shows comes behind it, in the order of invocations. If
-these versions (ww, wr, rw), sessions and real time have no circle, the transactions in any order that follows all of
-them are an execution that answers all that was answered. Sessions do not follow from real time: by a coarse clock an
-answer and the next invocation are at one time. Whatever else a history holds is left to `judge`: this accuses nobody.
+of its list, whose elements were appended once each, those of one transaction as it appended them; what no read shows
+comes behind it, in the order of invocations. If these versions (ww, wr, rw), sessions and real time have no circle, the
+transactions in any order that follows all of them are an execution that answers all that was answered. Sessions do not
+follow from real time: by a coarse clock an answer and the next invocation are at one time. Whatever else a history
+holds is left to `judge`: this accuses nobody.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def _prove(columns: _Columns) -> None:
     order = order[committed[appender[order]]]
     writer, key = appender[order], append_key[order]
     start = np.searchsorted(key, np.arange(len(columns.keys) + 1))
-    follows = (key[1:] == key[:-1]) & (writer[1:] != writer[:-1])
+    follows, by_one = key[1:] == key[:-1], writer[1:] == writer[:-1]
+    _demand(~(follows & by_one) | (order[1:] > order[:-1]))
+    follows &= ~by_one
     first, end, before = start[read_key], start[read_key + 1], length - own
     version, next_ = (np.append(writer, -1)[np.clip(first + before + n, 0, len(writer))] for n in (-1, 0))
     saw, missed = before > 0, (first + before < end) & (next_ != reader)

@@ -86,6 +86,7 @@ def test_what_is_right_is_proved(transactions: list[tuple[Any, ...]], overlappin
         [(append("x", 1),), (read("x", 1, 1),)],
         [(append("x", 1),), (append("x", 2),), (read("x", 1, 2),), (read("x", 2),)],
         [(append("x", 1), append("x", 2)), (read("x", 1),)],
+        [(append("x", 1), append("x", 2)), (read("x", 2, 1),)],
         [(append("x", 1), "fail"), (read("x", 1),)],
         [(append("x", 1),), (append("x", 2), read("x", 1))],
         [(read("x", 1), append("x", 1))],
