@@ -41,7 +41,9 @@ def cut_answer(version: str, message_id: str) -> bytes:
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some entries of a scan, in key order: all as they were at one point of the order, `version`.
+    """Some entries of a scan, in key order: all as they were at one point of the order. Everything up to `version` is
+    in it; of several shards, where no page follows, it may have later things, too. Who watches after `version` misses
+    nothing that is not in it.
 
     next_page_token: where the next page begins; None after the last. It is of the same version, unless the cluster
     keeps no history.

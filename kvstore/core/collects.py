@@ -11,7 +11,10 @@ one shard is what that replica says (`kvstore.core.reads`). Of several:
     what the first has seen took effect by T, and belongs to E. Nothing of what was read changed between the two. So
     all of it is as E left it, which has, with each transaction, all that is below. What was answered before the read
     began is in E; what begins after its answer can be below nothing of E.
-    A page that has others after it is ordered, too: all of them are of its version.
+    The answer's version is the least that the shards had completed in the first round: all up to it is in the answer,
+    and who watches from it on misses nothing. Where another shard has forgotten that version, for one has stood still
+    for so long, the read is ordered, too, which moves that one on; and a page that has others after it is, since all of
+    them are of its version.
 - *snapshot*: at the least of the versions that the asked replicas have completed, freshly or not, unless somebody has
   forgotten that (`kvstore.core.versions`).
 - *stale*: each shard by itself; with a Range all at the greatest of the versions that they have completed.
@@ -31,7 +34,7 @@ from kvstore.core.positions import WAIT_US_MAX
 from kvstore.core.reads import Unread
 from kvstore.core.versions import RETRY_US, Versions
 from multicast.application import ApplicationOutbox
-from multicast.types import GroupId
+from multicast.types import GroupId, Timestamp
 
 COLLECTS_MAX = 3
 """After so many rounds that differed from the one before, a read is ordered."""
@@ -66,6 +69,15 @@ class _Collect:
                 return False
         return True
 
+    def version(self) -> Timestamp:
+        """Everything up to it is in the answer."""
+        return min([one.seen for one in (self.before or self.found).values()])
+
+    def forgotten(self) -> bool:
+        """Whether a shard that keeps history knows this version no more."""
+        kept = [one.oldest for one in self.found.values() if one.oldest < one.seen]
+        return bool(kept) and self.version() < max(kept)
+
     def answer(self) -> Answered | None:
         """What was found; None if it cannot be told: a slot was moving, an answer was too large, or it is a page of
         several shards, with more to follow."""
@@ -80,9 +92,8 @@ class _Collect:
             return Answered(Result(True, one.version, results), False, False, one.shard, one.position, one.seen)
         if self.request.paged and any([result.more for result in results]):
             return None
-        seen = list((self.before or self.found).values())
-        places = tuple([(one.shard, one.position) for one in seen])
-        return Answered(Result(True, min([one.seen for one in seen]), results), places=places)
+        places = tuple([(one.shard, one.position) for one in (self.before or self.found).values()])
+        return Answered(Result(True, self.version(), results), places=places)
 
 
 class Collects:
@@ -159,7 +170,11 @@ class Collects:
             self._versions.read(collect.token, request, at, now, out)
         elif (answer := collect.answer()) is None:
             self._unread.append((collect.token, request))
-        elif not collect.several or request.consistency == "stale" or collect.held():
+        elif not collect.several or request.consistency == "stale":
+            out.answer(collect.token, answer)
+        elif collect.forgotten():
+            self._unread.append((collect.token, request))
+        elif collect.held():
             out.answer(collect.token, answer)
         else:
             collect.differences += bool(collect.before)

@@ -74,6 +74,22 @@ def test_what_two_rounds_find_alike_held_in_between() -> None:
     assert answer.result.results == (row(B, 7), row(C, 8)) and bench.multicast() == []
 
 
+@pytest.mark.parametrize(("oldest", "ordered"), [(3, False), (4, True), (9, False)])
+def test_a_read_whose_version_is_forgotten_already_is_ordered(oldest: int, ordered: bool) -> None:
+    """Shard 2 has stood still since 3; shard 1 is at 9, and knows what stood since `oldest`: 9, if it keeps nothing."""
+    bench = Bench()
+    bench.request(BOTH, NO_ID)
+    for _ in range(1 if ordered else 2):
+        questions = asked(bench)
+        tell(bench, found(1, questions[1].number, 9, (0, row(B, 7)), oldest=at(oldest)))
+        tell(bench, found(2, questions[2].number, 3, (1, row(C, 2)), oldest=ZERO))
+    if ordered:
+        assert bench.answers() == [] and len(bench.multicast()) == 1
+    else:
+        (answer,) = bench.answers()
+        assert isinstance(answer, Answered) and answer.result.version == at(3) and bench.multicast() == []
+
+
 def test_the_second_round_brings_only_what_is_new() -> None:
     bench = Bench()
     bench.request(BOTH, NO_ID)

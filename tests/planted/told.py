@@ -20,7 +20,7 @@ class WaitsWithAnother(Clients):
     """Whoever uses an id for something else while its first use waits here is given the answer of that."""
 
 
-@rewrite("answer", "min([one.seen for one in seen]), results)", "max([one.seen for one in seen]), results)")
+@rewrite("version", "return min([", "return max([")
 class GreatestIsTold(_Collect):
     """Who reads several shards is told the version to which the one that is furthest has come."""
 
