@@ -71,6 +71,7 @@ class Engine:
         self._ahead_us = self._last_journaled = self._flushed = 0
         self._flush_positions: deque[tuple[int, int]] = deque()
         self._durable = self._durable_told = self._journaled_completed = 0
+        self._asked_from = 0
         self._catch_up = CatchUp(self.self_id, lambda: protocol.topology.groups[protocol.group])
         self.snapshots = Snapshots(protocol, self._catch_up.away, lambda: self.completed, self._tell)
 
@@ -460,7 +461,8 @@ class Engine:
 
     def _ask_for_deliveries(self, peer: ProcessId | None) -> None:
         if peer is not None:
-            self._tell(peer, wire.CatchUpRequest(self.position + 1))
+            self._asked_from = self.position + 1
+            self._tell(peer, wire.CatchUpRequest(self._asked_from))
 
     def _on_host_message(self, peer: ProcessId, message: Any, now: int) -> None:
         if type(message) is wire.ClockProbe:
@@ -478,8 +480,9 @@ class Engine:
         if type(message) is not wire.CatchUpReply:
             self.snapshots.on_message(peer, message, now, self._batch)
             return
-        known = self.completed, self.position
-        if message.deliveries and not any([d.position > known[outcome is None] for d, outcome in message.deliveries]):
+        known, found = (self.completed, self.position), message.deliveries
+        news = any([d.position > known[outcome is None] for d, outcome in found])
+        if found and not news and found[0][0].position != self._asked_from:
             return  # this was asked for again, and came: who asks on for each answer has ever more under way
         self._catch_up.answered()
         for delivered, outcome in message.deliveries:

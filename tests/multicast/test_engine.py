@@ -582,6 +582,21 @@ def test_an_answer_that_comes_twice_asks_for_nothing_more() -> None:
     assert asked(follower) == [0, 0], "there was nothing more, and now there may be"
 
 
+def test_an_answer_that_says_nothing_new_any_more_is_one_all_the_same() -> None:
+    """Who asks once more meanwhile is not asked twice: what it lacks is to follow on the answer."""
+    leader, follower = Bench(0), Bench(1)
+    leader.start()
+    follower.start()
+    for number in range(1, 8):
+        leader.flush(leader.submit(message(number)))
+    follower.receive(0, Order(9, message(9)))
+    (answer,) = feed(leader, 1, 1, 3)
+    follower.receive(0, *[Order(number, message(number)) for number in range(1, 5)], Order(9, message(9)))
+    assert asked(follower) == [0]
+    follower.receive(0, answer, channel=wire.HOST)
+    assert follower.released[-1] == (0, wire.CatchUpRequest(5))
+
+
 def asked(bench: Bench) -> list[int]:
     """Of whom deliveries have been asked, in order."""
     return [p for p, m in bench.released if isinstance(m, wire.CatchUpRequest)]

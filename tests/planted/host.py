@@ -123,7 +123,7 @@ class ProbesLostUnnoticed(Engine):
     """A peer whose link was reset is never asked again what its clock shows."""
 
 
-@rewrite("_ask_for_deliveries", "wire.CatchUpRequest(self.position + 1)", "wire.CatchUpRequest(self.position + 2)")
+@rewrite("_ask_for_deliveries", "self._asked_from = self.position + 1", "self._asked_from = self.position + 2")
 class CatchesUpOneLate(Engine):
     """Catch-up asks for what comes after the next delivery."""
 
@@ -235,13 +235,14 @@ class AllOutcomesAtOnce(Journal):
     """Who asks for deliveries gets what is known of their outcomes, be it ever so large."""
 
 
-@rewrite(
-    "_on_host_message",
-    "if message.deliveries and not any([d.position > known[outcome is None] for d, outcome in message.deliveries]):",
-    "if False:",
-)
+@rewrite("_on_host_message", "if found and not news and", "if False and")
 class AsksOnForEach(Engine):
     """Who has asked twice asks on for each answer: of a peer whose answers take long ever more are under way."""
+
+
+@rewrite("_on_host_message", "found[0][0].position != self._asked_from", "found[0][0].position")
+class OldNewsIsNoAnswer(Engine):
+    """Who has got otherwise what it asked for does not ask on."""
 
 
 def _host(protocol: type[MulticastProtocol], *kinds: type) -> list[Planted]:
@@ -257,7 +258,7 @@ PLANTED = (
         LaterSegmentsUnsynced, OneDeliveryLate, ReceiversRestartNotNoticed, FirstPortionOnly, EpochNotNoticed,
         OverflowUnnoticed, RefersToWholeRecord, PieceCutShort, RefersToBatchBefore, UnknownNotWritten,
         OffsetNotRecovered, PieceTooShort, PayloadReadBeside, OverflowBeforeGreeting, AllOutcomesAtOnce,
-        AsksOnForEach, ProbesLostUnnoticed,
+        AsksOnForEach, OldNewsIsNoAnswer, ProbesLostUnnoticed,
     ),
     *_host(Skeen, SeenForFlushed),
 )  # fmt: skip

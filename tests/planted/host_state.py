@@ -13,6 +13,7 @@ from multicast.retention import Retention
 from multicast.runtime.disk import FileDisk
 from multicast.segments import Survey, segment_name
 from multicast.session import Receiver, Sender
+from multicast.wire import Codec
 from tests.planted import Planted
 from tests.planted.rewriting import rewrite
 
@@ -194,6 +195,27 @@ class HalfACheckpoint(Checkpoints):
     """So does what was written of a checkpoint."""
 
 
+@rewrite(
+    "_open_segment", "records.batch_after(data, damage.at)", "bytes([records.BATCH_END, 0x91]) in data[damage.at :]"
+)
+class LooksLikeAnEnd(Journal):
+    """A torn tail is damage if a value in it looks like the end of a batch."""
+
+
+@rewrite(
+    "_open_segment",
+    'not SegmentHeader.is_whole(data) and not data[HEADER_BYTES:].strip(b"\\0")',
+    'not data.strip(b"\\0")',
+)
+class TornHeaderRefused(Journal):
+    """Of the header of a segment that is being created all is there, or nothing."""
+
+
+@rewrite("decode", "except MALFORMED as error", "except (msgspec.MsgspecError, ValueError) as error")
+class NestedTooDeep(Codec):
+    """What a peer has nested too deep is taken for a bug of ours."""
+
+
 # -- what goes --------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +227,11 @@ class SecondNotArchived(Retention):
 @rewrite("advance", "limit = min(limit, self.archived)", "pass")
 class GoesUnarchived(Retention):
     """A segment goes though the archive does not have it."""
+
+
+@rewrite("_copy", "if self.ending: break", "pass")
+class EndsWhenAllIsArchived(Retention):
+    """Who ends waits for all that an archive lacks."""
 
 
 def _host(protocol: type[MulticastProtocol], *kinds: type) -> list[Planted]:
@@ -222,6 +249,6 @@ PLANTED = (
         FloorsPositionNotRaised, FloorIsThere, SegmentsBaseOneOff, SummarysOffsetsOff, LooksOneFurther,
         OpenSegmentArchived, OlderThanItSays, AheadOfTheDisk, OlderOneCounts, CheckpointUnsynced, UnfinishedCounts,
         RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived, ClosedInUse,
-        LeftBeside, HalfACheckpoint,
+        LeftBeside, HalfACheckpoint, LooksLikeAnEnd, TornHeaderRefused, NestedTooDeep, EndsWhenAllIsArchived,
     ),
 )  # fmt: skip

@@ -292,6 +292,16 @@ class NobodyLooks(LiveReplica):
     """Who stands still as nothing could be archived does so for good: without a write nothing is tried again."""
 
 
+@rewrite(
+    "_open",
+    "begun, known =",
+    "life = wall_us(), config.durability; Snapshots(backend).install(self._journal, new_protocol(),"
+    " owner_of(config.cluster, replica_id), life, wall_us()); begun, known =",
+)
+class SnapshotForAJournal(LiveReplica):
+    """A snapshot that waits is installed in a journal that is gone."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -300,7 +310,7 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
-    *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks),
+    *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
