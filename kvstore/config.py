@@ -412,13 +412,18 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        rename(beside, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink()
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
+
+
+def rename(beside: Path, path: Path) -> None:
+    """Give a file, or a directory, this name. Durable on return."""
+    os.replace(beside, path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -74,7 +74,7 @@ def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callab
             _Seeding(backup, beside, made, replica, first, by_id[replica.shard]).run()
             progress(f"replica {replica.id} of shard {replica.shard}: {by_id[replica.shard].rows} rows")
         shutil.copyfile(backup / MANIFEST, beside / RESTORED_FROM)
-        os.rename(beside, directory)
+        config.rename(beside, directory)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return manifest

@@ -31,6 +31,7 @@ from kvstore.api.codec import id_text
 from kvstore.api.shard_map import Place, PlacedRun, ShardMap, add_places, decode_places
 from kvstore.backup.files import FORMAT, BackupError, Manifest, RowWriter, ShardManifest, verify, write_manifest
 from kvstore.cluster import fetch, said
+from kvstore.config import rename
 from kvstore.status import described, urls_of
 from kvstore.storage.cut import CutRows, decode_cut_rows
 from multicast.types import Timestamp, new_message_id
@@ -67,7 +68,7 @@ def take(source: str, target: Path, progress: Callable[[str], None], at: str = "
             beside.mkdir(parents=True)
             _take_once(urls, beside, progress, version)
             manifest = verify(beside, progress)
-            os.rename(beside, target)
+            rename(beside, target)
             return manifest
         except _Gone as gone:
             if attempt == TRIES:

@@ -63,6 +63,21 @@ async def total(replica: LiveReplica) -> int:
     return sum(int(one.found.value) for one in read.result.results if one.found)
 
 
+def test_a_new_cluster_has_its_name_on_disk_before_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backups.make_backup(tmp_path / "backup", VALUES)
+    fsync, synced = os.fsync, []
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), (tmp_path / "new").exists()))
+
+    monkeypatch.setattr(config.os, "fsync", watched)
+    restored(tmp_path / "backup", tmp_path / "new", replicas=1)
+    assert (str(tmp_path), True) in synced
+
+
 # -- the cut ----------------------------------------------------------------------------------------------------------
 
 keys = st.sampled_from([b"a", b"b", b"c"])
