@@ -119,6 +119,9 @@ class Backend(Protocol):
     def stage(self, tables: dict[str, dict[bytes, bytes]], anew: bool) -> None:
         """Add rows to the staged tables, META among them, as `apply` does; anew: all that was there goes."""
 
+    def unstage(self) -> None:
+        """What is staged goes, if anything is, as `apply` does."""
+
     def staged(self, table: str) -> list[tuple[bytes, bytes]]:
         """The rows of a staged table, rising."""
 
@@ -224,6 +227,9 @@ class MemoryBackend:
             self._staged = {}
         for table, rows in tables.items():
             self._staged.setdefault(table, {}).update(rows)
+
+    def unstage(self) -> None:
+        self._staged = {}
 
     def staged(self, table: str) -> list[tuple[bytes, bytes]]:
         return sorted(self._staged.get(table, {}).items())

@@ -19,7 +19,7 @@ class FailingBackend:
         self.get, self.scan, self.last = backend.get, backend.scan, backend.last
         self.refresh, self.upgrade, self.close = backend.refresh, backend.upgrade, backend.close
         self.view, self.stage, self.staged = backend.view, backend.stage, backend.staged
-        self.seal, self.swap = backend.seal, backend.swap
+        self.unstage, self.seal, self.swap = backend.unstage, backend.seal, backend.swap
 
     def apply(self, changes: Changes) -> None:
         faults = self._failpoints.faults

@@ -273,6 +273,12 @@ class LmdbBackend:
                 for key, value in rows.items():
                     transaction.put(key, value + _sum(key, value), db=self._staged[table])
 
+    def unstage(self) -> None:
+        with self._env.begin() as transaction:
+            entries = [transaction.stat(database)["entries"] for database in self._staged.values()]
+        if any(entries):
+            self.stage({}, anew=True)
+
     def staged(self, table: str) -> list[tuple[bytes, bytes]]:
         try:
             with self._env.begin() as transaction, transaction.cursor(self._staged[table]) as cursor:

@@ -12,6 +12,7 @@ A row's key begins with a byte for its table, in the order in which they are sen
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Generator
 
@@ -156,10 +157,13 @@ class Snapshots:
     def install(
         self, journal: Journal, protocol: MulticastProtocol, owner: bytes, life: tuple[int, str], at: int
     ) -> Sealed | None:
-        """Before a life begins, and before anybody reads the state: install what is sealed, if anything is. protocol:
-        one that never ran. owner: see `owner_of`. life: incarnation and durability, for the journal."""
+        """Before a life begins, and before anybody reads the state: install what is sealed, if anything is. What is
+        staged and not sealed goes: each life begins to fetch anew, if it has to. protocol: one that never ran. owner:
+        see `owner_of`. life: incarnation and durability, for the journal."""
         sealed = self.sealed()
         if sealed is None:
+            with contextlib.suppress(NoSpace):
+                self._backend.unstage()
             return None
         installed = Installed(sealed.position, sealed.timestamp, sealed.digest, sealed.peer, at)
         install(journal, protocol, installed, self._backend.staged(PROTOCOL), *life)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,17 @@ from kvstore.api.model import Add, Delete, Get, Operation, Put, Transaction
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
 from kvstore.storage import snapshot
-from kvstore.storage.backend import MemoryBackend, NoSpace, ViewGone
+from kvstore.storage.backend import DATA, META, PROTOCOL, MemoryBackend, NoSpace, ViewGone
 from kvstore.storage.lmdb_backend import LmdbBackend
-from kvstore.storage.store import Store
+from kvstore.storage.store import DIGEST, Store
 from multicast import checkpoint
 from multicast.disk import DiskFull
-from multicast.types import ZERO, Timestamp
-from multicast.wire import SnapshotRequest
+from multicast.journal import Journal
+from multicast.protocols.white_box import WhiteBox
+from multicast.simulation.disk import SimulatedDisk
+from multicast.snapshot import OF_PROTOCOL
+from multicast.types import ZERO, Timestamp, Topology
+from multicast.wire import SnapshotChunk, SnapshotRequest
 from tests.kvstore.live import executed, make_cluster
 from tests.multicast.live import eventually
 
@@ -236,6 +241,19 @@ def test_what_follows_on_a_snapshot_that_is_being_given_stays() -> None:
     assert (given.lowest(9), given.lowest(3)) == (5, 3)
     given.sweep()
     assert given.lowest(9) == 9
+
+
+@pytest.mark.parametrize("lmdb", [False, True])
+def test_what_was_fetched_of_a_snapshot_by_an_earlier_life_takes_no_room(tmp_path: Path, lmdb: bool) -> None:
+    backend = LmdbBackend(tmp_path) if lmdb else MemoryBackend()
+    some = [(b"\0k", b"row"), (b"\x03" + DIGEST, bytes(16)), (OF_PROTOCOL + b"p", b"v")]
+    assert snapshot.Snapshots(backend).stage(SnapshotChunk(9, Timestamp(9, 0), b"", some, b"\0k", 3))
+    journal = Journal(SimulatedDisk(), b"c" * 16, 0, 0)
+    protocol = WhiteBox(0, Topology.grid(1, 3), WhiteBox.specification.options(), random.Random(1))
+    for _ in range(2):
+        assert snapshot.Snapshots(backend).install(journal, protocol, b"", (1, "fsync"), 1) is None
+        assert [backend.staged(table) for table in (DATA, META, PROTOCOL)] == [[], [], []]
+    backend.close()
 
 
 def test_a_view_that_has_gone_meanwhile_is_swept_up_like_others(tmp_path: Path) -> None:

@@ -105,6 +105,11 @@ class NeverPatient(transfer.Snapshots):
     """Where every answer takes long each comes from somebody who was given up."""
 
 
+@rewrite("install", "self._backend.unstage()", "pass")
+class StagedForGood(snapshot.Snapshots):
+    """What was fetched in part takes room until another snapshot is fetched."""
+
+
 PLANTED_IN_STORE = (
     Planted("without_results", "", core=WithoutResults, settings=SMALL),
     Planted("without_notes", "memory", core=WithoutNotes, settings=MOVING),
@@ -116,4 +121,5 @@ PLANTED_IN_STORE = (
     Planted("senders_promises", "", core=SendersPromises, settings=SMALL),
     Planted("ahead_of_its_position", "", core=AheadOfItsPosition, settings=SMALL),
     Planted("never_patient", "", core=NeverPatient, settings=SMALL),
+    Planted("staged_for_good", "", core=StagedForGood, settings=SMALL),
 )
