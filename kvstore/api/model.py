@@ -33,6 +33,8 @@ RANGE_BYTES_MAX = 4 * 1024 * 1024
 """A Range ends early (`more`) once what a shard found has so many bytes; it returns at least one entry."""
 RESULT_BYTES_MAX = 16 * 1024 * 1024
 """Of what one shard reads for one transaction; more is left out of the answer, which says so."""
+BUNDLE_RESULT_BYTES_MAX = 16 * RESULT_BYTES_MAX
+"""The same of all transactions that were ordered together."""
 RANGE_KEYS_MAX = 10_000
 """So many keys one shard counts for a Range, and deletes for all DeleteRanges of one transaction."""
 LEASE_KEYS_MAX = 1000

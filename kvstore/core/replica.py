@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvstore.api.model import FIRST_KEY, NO_LEASE, Move, OperationResult
+from kvstore.api.model import BUNDLE_RESULT_BYTES_MAX, FIRST_KEY, NO_LEASE, Move, OperationResult
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.accounts import STATUS_NAMES, account, given_by, outcome_of, outcome_of_step
 from kvstore.core.audit import (
@@ -42,7 +42,7 @@ from kvstore.core.bundles import (
     version_of,
 )
 from kvstore.core.changes import Changes
-from kvstore.core.clients import Clients
+from kvstore.core.clients import RESULT_BYTES_KEPT, Clients
 from kvstore.core.collects import Collects
 from kvstore.core.execution import Execution
 from kvstore.core.fates import SUCCEEDED, Fate
@@ -341,6 +341,7 @@ class Replica(Application):
         known = decode_outcomes(entry.outcome) if entry.outcome is not None else None
         outcomes: list[Outcome] = []
         results: list[ShardResult] = []
+        read = 0
         write, transactions, wrote = self.store.write, self.transactions, self.moves.leaving and self.moves.wrote
         for index, item in enumerate(entry.items):
             fate, execution = self._execute(entry, index, item, known)
@@ -358,8 +359,10 @@ class Replica(Application):
                 outcomes.append(outcome_of(item.id, fate, execution))
             else:
                 outcomes.append(self._step(entry, entry.move, fate, execution, known, now, out))
-            told = ShardResult(item.id, item.digest, item.version, *fate[:4], execution.told, fate.truths)
-            results.append(told)
+            large = execution.read_bytes > RESULT_BYTES_KEPT
+            read += large * execution.read_bytes
+            told = None if large and read > BUNDLE_RESULT_BYTES_MAX else execution.told
+            results.append(ShardResult(item.id, item.digest, item.version, *fate[:4], told, fate.truths))
         digest = None
         if self.digest_every and entry.position % self.digest_every == 0:
             digest = self.store.state_digest()

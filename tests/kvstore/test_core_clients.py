@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import kvstore.core.replica
 from kvstore.api.model import RESULT_BYTES_MAX, Add, Compare, DeleteRange, Get, OperationResult, Put, Range, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import EXPIRED, REPEATED
@@ -277,6 +278,18 @@ def test_what_reads_more_than_an_answer_may_have_is_answered_without_it():
     whole, omitted = bench.answers()
     assert not whole.results_omitted and len(whole.result.results) == 16
     assert omitted.results_omitted and omitted.result.results == ()
+
+
+def test_what_is_ordered_together_reads_no_more_than_a_replica_has_room_for(monkeypatch: pytest.MonkeyPatch):
+    """Else that is as often the most that one may read as there are transactions in a bundle."""
+    monkeypatch.setattr(kvstore.core.replica, "BUNDLE_RESULT_BYTES_MAX", 5 * RESULT_BYTES_KEPT)
+    bench = Bench()
+    bench.deliver(write(key(0), value=bytes(2 * RESULT_BYTES_KEPT)))
+    for reads in (key(0), key(0), key(0), key(0, 1)):
+        bench.request(Transaction(success=(Put(key(0, 1), b"v"), Get(reads))))
+    (message,) = bench.multicast()
+    bench.order(message)
+    assert [answer.results_omitted for answer in bench.answers()] == [False, False, True, False]
 
 
 def test_a_result_without_its_operations_does_not_replace_one_with_them():

@@ -302,6 +302,11 @@ class SnapshotForAJournal(LiveReplica):
     """A snapshot that waits is installed in a journal that is gone."""
 
 
+@rewrite("_complete", "if large and read > BUNDLE_RESULT_BYTES_MAX", "if False")
+class AllResultsAtOnce(Replica):
+    """What a bundle reads is held together, be it as often the most that one may read as it has transactions."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -311,6 +316,7 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
     *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal),
+    Planted("AllResultsAtOnce", "", AllResultsAtOnce, settings=TWO_SHARDS),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
