@@ -218,8 +218,8 @@ class HttpApi:
 
     def _did_delete(self, call: Call, answered: Answered) -> None:
         self._check_conditions(call, answered)
-        result = answered.result
-        body = answers.delete_answer(str(result.version), result.results[0].deleted, call.text_id, call.form)
+        version, found = str(answered.result.version), errors.first_result(answered)
+        body = answers.delete_answer(version, found.deleted, call.text_id, call.form)
         call.answer(Response(200, write_headers(call.text_id, call.form), body))
 
     def _begin_write(self, call: Call) -> None:
@@ -281,8 +281,8 @@ class HttpApi:
         self._write(call, Transaction((), (deletion,)), self._did_delete_range, True)
 
     def _did_delete_range(self, call: Call, answered: Answered) -> None:
-        result = answered.result
-        body = answers.delete_answer(str(result.version), result.results[0].value, call.text_id, call.form)
+        version, found = str(answered.result.version), errors.first_result(answered)
+        body = answers.delete_answer(version, found.value, call.text_id, call.form)
         call.answer(Response(200, write_headers(call.text_id, call.form), body))
 
     def _txn(self, call: Call) -> None:

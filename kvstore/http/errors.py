@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from kvstore.api.http1 import PHRASES
-from kvstore.api.model import RESULT_BYTES_MAX
+from kvstore.api.model import RESULT_BYTES_MAX, OperationResult
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN, ProblemJson, encode_problem
-from kvstore.core.messages import Refused
+from kvstore.core.messages import Answered, Refused
 from kvstore.http.answers import Response
 
 RETRY_AFTER_SECONDS = "1"
@@ -110,6 +110,14 @@ def full(detail: str) -> Problem:
 def timed_out(timeout_ms: int, outcome: str) -> Problem:
     """504: the time that the client gave is up."""
     return Problem(504, "timeout", f"no answer within {timeout_ms} ms", retryable=True, outcome=outcome)
+
+
+def first_result(answered: Answered) -> OperationResult:
+    """Of a write. Problem: it was done so long ago that what it found is no longer remembered."""
+    if answered.results_omitted:
+        detail = f"it was applied, as version {answered.result.version}, and what it found is no longer remembered"
+        raise Problem(404, "unknown_or_forgotten", detail, outcome=UNKNOWN)
+    return answered.result.results[0]
 
 
 def internal() -> Problem:

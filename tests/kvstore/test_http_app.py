@@ -358,6 +358,17 @@ async def test_a_read_of_too_much_is_refused_and_a_write_says_what_it_leaves_out
         assert limits["result_bytes_max"] == RESULT_BYTES_MAX and limits["range_bytes_max"] < RESULT_BYTES_MAX
 
 
+@pytest.mark.parametrize("path", ["/v1/kv/a", "/v1/kv?prefix=a"])
+async def test_a_deletion_so_long_ago_that_nobody_knows_what_it_found_says_so(path: str) -> None:
+    async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
+        return answered(omitted=True)
+
+    async with serving(FakeNode(execute)) as client:
+        problem = await client.problem("DELETE", path)
+    assert is_problem(problem, status=404, code="unknown_or_forgotten", outcome="unknown")
+    assert str(VERSION) in problem["detail"]
+
+
 async def test_an_impossible_condition_is_told_even_if_the_version_was_lost() -> None:
     async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
         return answered(succeeded=False, omitted=True)
