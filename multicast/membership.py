@@ -39,11 +39,11 @@ Who is added acknowledges nothing (REJOINING, as who has lost its disk, parts.re
 whose view it belongs to, and the history that this leaves out. It has no past that it could have forgotten, so nobody
 need answer it first, and it promises ballots as others do, by rule 2: it counts only where its view has begun, so all
 that was acknowledged before is with a majority of that view without it. Who is removed helps the new view to begin, and
-is told then, by whoever belongs to it (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a leader
-of a later view than the first sends `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a ballot of
-an unknown view is not counted until then. Who was added greets everybody, tells other groups the view of its own, and
-whoever of its own has not heard of it asks it for that: those who could tell may be gone. Who was away meanwhile may
-know nobody any more who belongs to a group: so whoever meets it again tells it the views of all groups
+is told then, by a leader whose others know it (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a
+leader of a later view than the first sends `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a
+ballot of an unknown view is not counted until then. Who was added greets everybody, tells other groups the view of its
+own, and whoever of its own has not heard of it asks it for that: those who could tell may be gone. Who was away
+meanwhile may know nobody any more who belongs to a group: so whoever meets it again tells it the views of all groups
 (`parts.founding`).
 
 Groups, too, can be added while the others work (`Founding`, `parts.founding`). Of a group that it does not know a
