@@ -139,8 +139,9 @@ class _Resolver:
                 state[key] = op.value
 
     def _future(self, transaction: Transaction, op: Op, to_write: Mapping[tuple[Key, Any], int]) -> None:
-        """to_write: what it writes only after this operation, and at which one first."""
-        places = (to_write.get((op.key, value)) for value in _elements(op.value))
+        """to_write: what it writes only after this operation, and at which one first. Null may have been there from the
+        beginning."""
+        places = (to_write.get((op.key, value)) for value in _elements(op.value) if value is not None)
         for place in sorted(place for place in places if place is not None):
             later = transaction.ops[place]
             if all(
