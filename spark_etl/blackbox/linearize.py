@@ -280,7 +280,7 @@ class _Search:
                 held = state[0] or ()
                 if held == value[: len(held)]:
                     return False
-                return not any(begin < end and j >= low and not taken >> (j - low) & 1 for begin, j in self.puts)
+                return not any(begin <= end and j >= low and not taken >> (j - low) & 1 for begin, j in self.puts)
         return False
 
     @staticmethod

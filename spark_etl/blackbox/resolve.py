@@ -87,7 +87,7 @@ class _Resolver:
                 if op.kind == "append":
                     self.appended[transaction.index, op.key].append(op.value)
                 compared = op.kind == "neq" and transaction.type == "ok"
-                if compared or (op.kind == "w" and op.key in self.list_keys):
+                if compared or (op.kind == "w" and op.key in self.lists):
                     self.facts.repeated.add(op.key)
 
     def _commit(self) -> None:
@@ -140,7 +140,9 @@ class _Resolver:
 
     def _future(self, transaction: Transaction, op: Op, to_write: Mapping[tuple[Key, Any], int]) -> None:
         """to_write: what it writes only after this operation, and at which one first. Null may have been there from the
-        beginning."""
+        beginning; whose a list's element is that was written whole is for a search to say."""
+        if op.key in self.lists & self.assigned:
+            return
         places = (to_write.get((op.key, value)) for value in _elements(op.value) if value is not None)
         for place in sorted(place for place in places if place is not None):
             later = transaction.ops[place]
