@@ -64,6 +64,7 @@ from multicast.types import GroupId, MessageId, ProcessId, Timestamp, created_us
 
 REQUESTS_MAX = 50_000
 
+_ENTRY_BYTES = 100
 RESULT_BYTES_KEPT = 4096
 """Larger results are not remembered beside their id."""
 
@@ -468,11 +469,12 @@ class Clients:
 
 
 def _portions(results: list[ShardResult]) -> list[list[ShardResult]]:
-    """The results in lists for one message each, of about RESULT_BYTES_MAX."""
+    """The results in lists for one message each, of about RESULT_BYTES_MAX with what stands around keys and values."""
     portions: list[list[ShardResult]] = [[]]
     size = 0
     for result in results:
-        more = result_bytes(result.results or [])
+        told = result.results or []
+        more = result_bytes(told) + _ENTRY_BYTES * (1 + sum([1 + len(one.entries) for _, one in told]))
         if portions[-1] and size + more > RESULT_BYTES_MAX:
             portions.append([])
             size = 0

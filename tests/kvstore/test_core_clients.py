@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 import kvstore.core.replica
-from kvstore.api.model import RESULT_BYTES_MAX, Add, Compare, DeleteRange, Get, OperationResult, Put, Range, Transaction
+from kvstore.api.model import (
+    RESULT_BYTES_MAX,
+    Add,
+    Compare,
+    DeleteRange,
+    Get,
+    KeyValue,
+    OperationResult,
+    Put,
+    Range,
+    Transaction,
+)
 from kvstore.api.shard_map import PlacedRun, slot_of
-from kvstore.core.audit import EXPIRED, REPEATED
+from kvstore.core.audit import APPLIED, EXPIRED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, unnamed_id, version_of
-from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT
-from kvstore.core.messages import Refused, ResultRequest, ShardResults, ShardState, Vote
+from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT, _portions
+from kvstore.core.messages import Refused, ResultRequest, ShardResult, ShardResults, ShardState, Vote
 from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US, WAIT_US_MAX
 from multicast.types import AppMessage, Timestamp, Topology, new_message_id
+from multicast.wire import FRAME_BYTES_MAX
 from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, result_of, write
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -278,6 +291,16 @@ def test_what_reads_more_than_an_answer_may_have_is_answered_without_it():
     whole, omitted = bench.answers()
     assert not whole.results_omitted and len(whole.result.results) == 16
     assert omitted.results_omitted and omitted.result.results == ()
+
+
+def test_many_small_entries_travel_in_as_many_messages_as_they_take():
+    """What stands around a key is more than it."""
+    at = Timestamp(NOW, 2**40)
+    read = OperationResult(entries=tuple([KeyValue(b"%d" % number, b"", at, at) for number in range(20_000)]))
+    result = ShardResult(b"i" * 16, b"", at, APPLIED, True, "", b"", [(0, read)])
+    encoded = [msgspec.msgpack.encode(ShardResults(0, some)) for some in _portions([result] * 70)]
+    assert max(map(len, encoded)) <= RESULT_BYTES_MAX
+    assert sum(map(len, encoded)) > FRAME_BYTES_MAX
 
 
 def test_what_is_ordered_together_reads_no_more_than_a_replica_has_room_for(monkeypatch: pytest.MonkeyPatch):
