@@ -67,7 +67,7 @@ class ReachedWithinNotWaitedFor(LocalPlan):
     """A nested transaction that deletes a range, or attaches a key to a lease, names all that it touches."""
 
 
-@rewrite("_complete", "execution.told, fate.truths)", "execution.told)")
+@rewrite("_complete", "told, fate.truths)", "execution.told)")
 class TruthsForgotten(Replica):
     """Beside an id it is not remembered which nested transactions held."""
 
