@@ -143,7 +143,7 @@ class Outgoing(asyncio.BufferedProtocol):
                     await loop.create_connection(lambda: self, host, port, **secured)
                 await self._lost
                 missing_since = loop.time()
-            except (OSError, TimeoutError) as error:
+            except (OSError, TimeoutError, ValueError) as error:  # ValueError: it is no address; perhaps it `move`s
                 self._connected(self.peer, False)
                 if loop.time() - missing_since >= MISSING_S:
                     self._troubles.tell(f"cannot reach process {self.peer} at {host}:{port}", str(error))

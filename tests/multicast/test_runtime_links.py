@@ -237,6 +237,18 @@ def test_a_newer_version_is_refused_before_its_body_is_read() -> None:
         decode_greeting(b"AMCL\0\4\xff\xff", Hello)
 
 
+async def test_where_a_peer_is_said_to_be_may_be_no_address() -> None:
+    """It is put right later, and the link is to know that."""
+    ears, heard = Ears(), list[bool]()
+    out = ears.links.outgoing[1]
+    out._connected = lambda peer, up: heard.append(up)
+    out.move(("no..name", 1))
+    dialling = asyncio.create_task(out.run())
+    await eventually(lambda: bool(heard) or dialling.done(), "it was dialled")
+    assert not dialling.done()
+    dialling.cancel()
+
+
 # -- old copies of disks -----------------------------------------------------------------------------------------------
 
 

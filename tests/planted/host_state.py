@@ -11,6 +11,7 @@ from multicast.protocols.white_box import WhiteBox
 from multicast.recorder import Recorder
 from multicast.retention import Retention
 from multicast.runtime.disk import FileDisk
+from multicast.runtime.outgoing import Outgoing
 from multicast.segments import Survey, segment_name
 from multicast.session import Receiver, Sender
 from multicast.wire import Codec
@@ -216,6 +217,11 @@ class NestedTooDeep(Codec):
     """What a peer has nested too deep is taken for a bug of ours."""
 
 
+@rewrite("run", "(OSError, TimeoutError, ValueError)", "(OSError, TimeoutError)")
+class NoAddressNoLink(Outgoing):
+    """Where a peer is said to be where nobody can be it is never dialled again."""
+
+
 # -- what goes --------------------------------------------------------------------------------------------------------
 
 
@@ -250,5 +256,6 @@ PLANTED = (
         OpenSegmentArchived, OlderThanItSays, AheadOfTheDisk, OlderOneCounts, CheckpointUnsynced, UnfinishedCounts,
         RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived, ClosedInUse,
         LeftBeside, HalfACheckpoint, LooksLikeAnEnd, TornHeaderRefused, NestedTooDeep, EndsWhenAllIsArchived,
+        NoAddressNoLink,
     ),
 )  # fmt: skip
