@@ -46,6 +46,8 @@ _TABLES = (DATA, IDS, PARTS, META, NOTES)
 _TABLE_OF = {**{bytes([number]): table for number, table in enumerate(_TABLES)}, OF_PROTOCOL: PROTOCOL}
 _GIVEN_META = (DIGEST, FORGOTTEN)
 _DIGEST_MASK = (1 << 128) - 1
+_KEY_BYTES_MAX = 1 + 511
+"""LMDB's limit, and the table."""
 
 
 class Sealed(msgspec.Struct, array_like=True):
@@ -128,7 +130,7 @@ class Snapshots:
         digest = self._digest if chunk.after else 0
         for key, value in chunk.rows:
             table = _TABLE_OF.get(key[:1])
-            if table is None or (table == META and key[1:] not in _GIVEN_META):
+            if table is None or not 1 < len(key) <= _KEY_BYTES_MAX or (table == META and key[1:] not in _GIVEN_META):
                 return False
             tables.setdefault(table, {})[key[1:]] = value
             if table == DATA:

@@ -256,6 +256,13 @@ def test_what_was_fetched_of_a_snapshot_by_an_earlier_life_takes_no_room(tmp_pat
     backend.close()
 
 
+@pytest.mark.parametrize("key", [b"", b"\0", b"\x07k", b"\x03owner", b"\0" + bytes(512)])
+def test_rows_that_no_correct_peer_sends_are_not_kept_and_end_nobody(tmp_path: Path, key: bytes) -> None:
+    with contextlib.closing(LmdbBackend(tmp_path)) as backend:
+        chunk = SnapshotChunk(9, Timestamp(9, 0), b"", [(b"\0k", b"row"), (key, b"v")], b"", 2)
+        assert not snapshot.Snapshots(backend).stage(chunk)
+
+
 def test_a_view_that_has_gone_meanwhile_is_swept_up_like_others(tmp_path: Path) -> None:
     """A map that grows ends views."""
     backend = LmdbBackend(tmp_path, map_size=1 << 20)

@@ -110,6 +110,11 @@ class StagedForGood(snapshot.Snapshots):
     """What was fetched in part takes room until another snapshot is fetched."""
 
 
+@rewrite("stage", "not 1 < len(key) <= _KEY_BYTES_MAX", "False")
+class AnyKeyIsStaged(snapshot.Snapshots):
+    """Of a row that cannot be kept, and no correct peer sends, the replica dies."""
+
+
 PLANTED_IN_STORE = (
     Planted("without_results", "", core=WithoutResults, settings=SMALL),
     Planted("without_notes", "memory", core=WithoutNotes, settings=MOVING),
@@ -122,4 +127,5 @@ PLANTED_IN_STORE = (
     Planted("ahead_of_its_position", "", core=AheadOfItsPosition, settings=SMALL),
     Planted("never_patient", "", core=NeverPatient, settings=SMALL),
     Planted("staged_for_good", "", core=StagedForGood, settings=SMALL),
+    Planted("any_key_is_staged", "", core=AnyKeyIsStaged, settings=SMALL),
 )
