@@ -92,6 +92,9 @@ class LeaseCalls:
         self._read(call, leases.look(call.key, keys), self._looked)
 
     def _looked(self, call: Call, answered: Answered) -> None:
+        if answered.results_omitted:  # they are not too large: they were lost on their way
+            self._read(call, call.transaction, self._looked)
+            return
         row = self._row(answered)
         attached = answered.result.results[0] if len(answered.result.results) > 1 else None
         self._tell(call, row, self._left_ms(row), call.form.header, attached)

@@ -139,6 +139,18 @@ async def test_what_an_answer_does_not_tell_of_a_lease_is_read_again(method: str
         assert (shard.store.get(row.key) is None) == (method == "DELETE")
 
 
+async def test_a_look_at_a_lease_that_was_lost_on_its_way_is_taken_again() -> None:
+    shard, lost = Shard(), [Answered(Result(True, Timestamp(1, 1)), results_omitted=True)]
+
+    async def execute(message_id: MessageId, transaction: Transaction) -> Answered:
+        return lost.pop() if lost and not message_id else await shard.execute(message_id, transaction)
+
+    async with serving(FakeNode(execute)) as client:
+        lease = await grant(client)
+        status, _, body = await client("GET", f"/v1/leases/{lease}?keys=true")
+    assert status == 200 and json.loads(body)["keys"] == [] and not lost
+
+
 async def test_a_put_with_a_lease_that_is_not_there_writes_nothing() -> None:
     shard = Shard()
     async with serving(FakeNode(shard.execute)) as client:
