@@ -26,7 +26,7 @@ from multicast.parts.ballots import (
     NewLeader,
 )
 from multicast.parts.deadlines import Deadlines
-from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog
+from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog, Known
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import Advance, State
 from multicast.parts.group_log import Entry as LogEntry
@@ -41,7 +41,7 @@ from multicast.parts.window import Window
 from multicast.protocol import MulticastProtocol, Outbox, Saved
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
-from multicast.protocols.primcast import PrimCast
+from multicast.protocols.primcast import Ack, PrimCast
 from multicast.protocols.skeen import Skeen
 from multicast.protocols.skeen import _Entry as SkeenEntry
 from multicast.protocols.white_box import NewLeaderAck, NewState, WhiteBox
@@ -84,6 +84,22 @@ def test_the_rest_of_a_primarys_answer_counts_no_more_when_the_link_was_reset() 
             if reset:
                 process.on_peer_reset(0, NOW, Outbox())
         assert process.t.length == (0 if reset else 3)
+
+
+@pytest.mark.parametrize("view", [0, 1])
+def test_who_delivered_in_an_earlier_view_says_so_and_acknowledges_no_more(view: int) -> None:
+    """Most of those who acknowledged the stamp may have been removed, and none of them is there to say it again."""
+    process = PrimCast(1, Topology.grid(2, 3), PrimCast.specification.options(), random.Random(1))
+    process.on_start(Saved({}), NOW, Outbox())
+    message, final = AppMessage(new_message_id(NOW, 1), (0, 1), b"", 0), Timestamp(5, 0)
+    note = msgspec.msgpack.encode((Ballot(1, 0), 5))
+    process.on_install(1, message, final, note, NOW, Outbox())
+    process.leadership.joined = Ballot((view << VIEW_BITS) + 1, 0)
+    asked = Ack(Ballot(1, 3), 5, 1, 0, [Stamp(message.id, 0, 5, Ballot(1, 3))], True)
+    process.on_message(4, asked, NOW, out := Outbox())
+    process.end_batch(NOW, out)
+    told = [type(one) for to, one, _ in out.sends if to == (4,)]
+    assert told == [Known if view else Ack]
 
 
 def test_who_lost_its_disk_gives_its_state_to_nobody() -> None:

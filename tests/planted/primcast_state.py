@@ -177,6 +177,11 @@ class RefillsReach(PrimCast):
     """After a refill a process delivers on its own though its T lacks what is settled."""
 
 
+@rewrite("_reply", "or entry.is_delivered_before(self.leadership.joined.view)", "")
+class RemovedOnesAcknowledgement(PrimCast):
+    """Who has delivered in an earlier view repeats its acknowledgement, which alone is no majority of that view."""
+
+
 @rewrite("on_peer_reset", "self.t.on_peer_reset(peer)", "pass")
 class ResetRefillCompleted(PrimCast):
     """What comes after a reset completes the answer to a Fetch that was under way before it."""
