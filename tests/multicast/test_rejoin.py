@@ -133,6 +133,21 @@ def test_an_amnesiac_among_the_answers_means_a_second_question() -> None:
     assert world.parts[1].bound == Ballot(50, 3)
 
 
+def test_answers_to_the_first_question_do_not_count_as_answers_to_the_second() -> None:
+    world = Members(5, {1})
+    world.run(silent={3, 4})
+    part, out = world.parts[1], Outbox()
+    world.now += PERIOD
+    part.tick(world.now, out)
+    ((silent, question, _),) = out.sends
+    assert silent == (3, 4)
+    world.start(3, Saved({}, lost=True))
+    world.run()
+    for p in (0, 2, 3, 4):
+        assert not part.on_highest(p, Highest(question.question, Ballot(5, 0), 0, 0), world.now)
+    assert part.bound is None
+
+
 def test_which_groups_can_take_a_member_back() -> None:
     assert [n for n in range(1, 8) if can_return(n)] == [3, 4, 5, 6, 7]
 

@@ -60,6 +60,11 @@ class ReachOfStreamIgnored(QuasiGenuine):
     """The same in quasi-genuine."""
 
 
+@rewrite("_conclude", "self._question += 1", "pass", part=Rejoin)
+class SameQuestionAgain(FtSkeen):
+    """Late answers to its first question count for who has lost its disk as answers to the second one."""
+
+
 @rewrite("_reign_if_ready", "or self.log.is_behind", "", part=GroupMember)
 class BehindReigns(FtSkeen):
     """Who has installed what comes later in the log begins to reign."""
