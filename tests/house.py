@@ -59,7 +59,10 @@ ARROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("multicast.disk", "multicast.reader", "multicast.records", "multicast.segments", "multicast.types"),
     ),
     ("multicast.retention", ("multicast.disk", "multicast.journal", "multicast.records")),
-    ("multicast.checkpoint", ("multicast.journal", "multicast.reader", "multicast.records", "multicast.segments")),
+    (
+        "multicast.checkpoint",
+        tuple(f"multicast.{m}" for m in ("disk", "journal", "reader", "records", "segments")),
+    ),
     (
         "multicast.install",
         tuple(f"multicast.{m}" for m in ("checkpoint", "journal", "protocol", "recorder", "records")),
