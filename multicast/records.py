@@ -269,8 +269,10 @@ _KIND_BYTES = {type_: bytes([kind]) for kind, type_ in _TYPES.items()}
 
 
 def encode_record(record: Any) -> bytes:
-    """The record as it stands in a journal, with length and checksum."""
+    """The record as it stands in a journal, with length and checksum. AssertionError if none so large is read again."""
     body = _KIND_BYTES[type(record)] + _encode(record)
+    if len(body) > RECORD_BYTES_MAX:
+        raise AssertionError(f"a {type(record).__name__} of {len(body)} bytes; the limit is {RECORD_BYTES_MAX}")
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
 

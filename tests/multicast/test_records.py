@@ -97,6 +97,14 @@ def test_a_length_is_not_believed() -> None:
     assert damage == Damage(0, "impossible record length 0")
 
 
+def test_no_record_is_made_that_would_not_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = len(encode_record(records.Base(bytes(100)))) - records.FRAME_BYTES
+    monkeypatch.setattr(records, "RECORD_BYTES_MAX", largest)
+    assert [found for found in scan(encode_record(records.Base(bytes(100))), 0) if not isinstance(found, Damage)]
+    with pytest.raises(AssertionError, match=f"a Base of {largest + 1} bytes; the limit is {largest}"):
+        encode_record(records.Base(bytes(101)))
+
+
 def test_a_record_of_an_unknown_or_malformed_kind_is_refused() -> None:
     with pytest.raises(JournalError, match="unknown record kind 99"):
         decode_body(99, b"")
