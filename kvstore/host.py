@@ -114,9 +114,6 @@ class LiveReplica:
             self._disk, self._journal, backend = open_disk(config, self.me, home, opened, self._failpoints)
             begun, known = self._journal.end or segment_name(0) in self._disk.list(), identity.read(home)
             self._lost_disk = known.lost_disk
-            if known.started and not known.lost_disk and not begun:
-                remedy = identity.lost_disk_remedy(self._directory, config, replica_id)
-                raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             self._snapshots = Snapshots(backend)
             owner = owner_of(config.cluster, replica_id)
             if begun:  # else whoever has lost its disk would be taken for one that has not
@@ -127,6 +124,9 @@ class LiveReplica:
             self._store = Store.open(
                 backend, config.cluster, replica_id, config.limits.history_ms * 1000, config.limits.history_bytes_max
             )
+            if known.started and not known.lost_disk and not begun:
+                remedy = identity.lost_disk_remedy(self._directory, config, replica_id)
+                raise ConfigError(f"{home / 'journal'} is empty: {remedy}")
             opened.pop_all()
             self._closed = False
         self._replica = Replica(
