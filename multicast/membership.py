@@ -39,7 +39,8 @@ Who is added acknowledges nothing (REJOINING, as who has lost its disk, parts.re
 whose view it belongs to, and the history that this leaves out. It has no past that it could have forgotten, so nobody
 need answer it first, and it promises ballots as others do, by rule 2: it counts only where its view has begun, so all
 that was acknowledged before is with a majority of that view without it. Who is removed helps the new view to begin, and
-is told then, by a leader whose others know it (`ViewIs`): it stops (REMOVED). Other groups learn views with ballots: a
+is told then, by a leader whose others know it (`ViewIs`): it stops (REMOVED). So there is a link to it until the next
+view has begun; who comes back later is told by whomever it greets. Other groups learn views with ballots: a
 leader of a later view than the first sends `ViewIs` before `LeaderIs`, and again to whom it answers; a vector with a
 ballot of an unknown view is not counted until then. Who was added greets everybody, tells other groups the view of its
 own, and whoever of its own has not heard of it asks it for that: those who could tell may be gone. Who was away
@@ -321,8 +322,17 @@ class Membership(Topology):
         return self.views[self.group_of[process]].notes.get(process, b"")
 
     def gone(self) -> dict[ProcessId, int]:
-        """Every process that belonged to its group and does not any more -> the number of the first known view without
-        it."""
+        """Every process that a view before the latest one that has begun has removed -> the number of the first known
+        view without it. Nobody needs them any more, and anybody may tell them."""
+        return {p: number for p, number in self._removed().items() if number < self.views[self.group_of[p]].begun}
+
+    def leaving(self) -> list[ProcessId]:
+        """Who was removed by the latest view of its group that has begun. Perhaps few know that it has, and the others
+        need them: they are told by its leader (`Election.tell_begun`)."""
+        gone = self.gone()
+        return [p for p in self._removed() if p not in gone]
+
+    def _removed(self) -> dict[ProcessId, int]:
         found: dict[ProcessId, int] = {}
         for views in self.views.values():
             for number, members in sorted(views.of.items()):

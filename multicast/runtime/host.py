@@ -349,10 +349,10 @@ class Host:
             self._fail(error)
 
     def _follow(self, processes: tuple[ProcessId, ...]) -> None:
-        """These belong to the groups: some may be new. Who is removed is linked as long as this life lasts."""
+        """These belong to the groups: some may be new. Who is removed is linked as long as its leader may tell it."""
         self._known = processes
         topology, found = self.engine.protocol.topology, {}
-        for process in dict.fromkeys((*processes, *self._addresses)):
+        for process in dict.fromkeys((*processes, *topology.leaving(), *self._addresses)):
             if process in self._addresses:
                 found[process] = self._addresses[process]
             elif self._address_of is not None:

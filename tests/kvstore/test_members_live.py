@@ -188,24 +188,28 @@ def test_a_removed_replica_that_stands_still_ends_too(tmp_path: Path, monkeypatc
         assert cluster.down(tmp_path, str) and running(homes[1]) is None
 
 
-def test_who_was_down_when_it_was_removed_is_told_by_whoever_it_greets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [2, 3])
+def test_who_was_down_when_it_was_removed_is_told_by_whoever_it_greets(tmp_path: Path, gone: int) -> None:
+    """One of the first, or one that was added: whoever has begun a life since has no address of that in its file."""
     with running_cluster(tmp_path / "run", 1, 3, "white_box") as replicas:
         directory = tmp_path / "run"
+        added = [growing.add_replica(directory, 0, "127.0.0.1", "", None, str)] if gone == 3 else []
         own = tmp_path / "own"
         own.mkdir()
         (own / "cluster.json").write_bytes((directory / "cluster.json").read_bytes())
         (own / "replicas").symlink_to(directory / "replicas")
-        kill(directory, 2)
-        growing.remove_replica(directory, 2, str)
+        kill(directory, gone)
+        cluster.stop_started(directory, added, str)
+        growing.remove_replica(directory, gone, str)
         kill(directory, 0)  # whoever lives on has a link to the removed one
         after = config.load(directory)
         started = [cluster.start(directory, after, after.replica(0))]
         try:
             wait_until(lambda: cluster.is_ready(started[0].replica))
-            wait_until(lambda: members_of(replicas[0], 0) == [0, 1])
-            started.append(cluster.start(own, config.load(own), config.load(own).replica(2)))
+            wait_until(lambda: members_of(replicas[0], 0) == [one for one in range(3) if one != gone])
+            started.append(cluster.start(own, config.load(own), config.load(own).replica(gone)))
             assert started[1].process.wait(60) in (0, 1), "it is told, or refused, whichever comes first"
-            assert "2 was removed from its" in started[1].log.read_text()
+            assert f"{gone} was removed from its" in started[1].log.read_text()
         finally:
             cluster.stop_started(directory, started, str)
 

@@ -63,7 +63,21 @@ def test_who_is_gone_and_since_when() -> None:
     views.change(Change(1, True, 7))
     views.begin(2)
     membership.views[1].learn(ViewIs(4, (3, 4, 8), {}))
-    assert membership.gone() == {1: 1, 5: 4}
+    assert (membership.gone(), membership.leaving()) == ({1: 1}, [5])
+
+
+def test_who_was_removed_by_the_latest_view_is_left_to_the_leader_which_may_be_the_only_one_that_knows_it() -> None:
+    """Told by another, it ends; and if those who know die, most of the view before are needed, it among them."""
+    membership = Membership(Topology({0: (0, 1, 2, 3)}))
+    views = membership.views[0]
+    views.change(Change(0, False, 3))
+    assert (membership.gone(), membership.leaving()) == ({}, [])
+    views.begin(1)
+    assert (membership.gone(), membership.leaving()) == ({}, [3])
+    views.change(Change(1, False, 2))
+    assert (membership.gone(), membership.leaving()) == ({}, [3]), "another view may begin, or not"
+    views.begin(2)
+    assert (membership.gone(), membership.leaving()) == ({3: 1}, [2])
 
 
 def test_an_earlier_view_that_is_heard_of_late_changes_nothing() -> None:

@@ -4,7 +4,7 @@ the quasi-genuine protocol go by what they know."""
 from __future__ import annotations
 
 from multicast.discipline import Discipline
-from multicast.membership import Views
+from multicast.membership import Membership, Views
 from multicast.parts.causal import EarlyDelivery
 from multicast.parts.channels import Channels
 from multicast.protocols.primcast import PrimCast
@@ -65,6 +65,11 @@ class LearnsOldViews(PrimCast):
 @rewrite("given", "if made <= position", "", part=Views)
 class ViewsAheadGiven(WhiteBox):
     """With a snapshot go views that its deliveries have not made."""
+
+
+@rewrite("gone", "if number < self.views[self.group_of[p]].begun", "", part=Membership)
+class RemovedToldAtTheGreeting(WhiteBox):
+    """Whoever has restarted tells one that greets that it was removed, though few may know it, and need that one."""
 
 
 @rewrite("change", "if any(process in some for some in self.of.values()):", "if process in members:", part=Views)
