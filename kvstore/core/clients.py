@@ -30,7 +30,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvstore.api.model import RESULT_BYTES_MAX, InvalidTransaction, only_reads
+from kvstore.api.model import InvalidTransaction, only_reads
 from kvstore.api.shard_map import is_everywhere
 from kvstore.api.validation import validate
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED
@@ -50,6 +50,7 @@ from kvstore.core.messages import (
     ShardResults,
     decode_remembered,
     encode_remembered,
+    in_messages,
 )
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
@@ -443,7 +444,7 @@ class Clients:
         self.bundler.leave(now, out)
         if self._outgoing:
             for receiver, results in self._outgoing.items():
-                for some in _portions(results):
+                for some in in_messages(results, _told_bytes):
                     out.send((receiver,), ShardResults(self._peers.shard, some))
             self._outgoing = {}
 
@@ -468,19 +469,10 @@ class Clients:
         return self._real_clock(now) or now
 
 
-def _portions(results: list[ShardResult]) -> list[list[ShardResult]]:
-    """The results in lists for one message each, of about RESULT_BYTES_MAX with what stands around keys and values."""
-    portions: list[list[ShardResult]] = [[]]
-    size = 0
-    for result in results:
-        told = result.results or []
-        more = result_bytes(told) + _ENTRY_BYTES * (1 + sum([1 + len(one.entries) for _, one in told]))
-        if portions[-1] and size + more > RESULT_BYTES_MAX:
-            portions.append([])
-            size = 0
-        portions[-1].append(result)
-        size += more
-    return portions
+def _told_bytes(result: ShardResult) -> int:
+    """About so many, with what stands around keys and values."""
+    told = result.results or []
+    return result_bytes(told) + _ENTRY_BYTES * (1 + sum([1 + len(one.entries) for _, one in told]))
 
 
 def _without_results(result: ShardResult) -> ShardResult:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 
-from kvstore.api.model import Consistency, Get, OperationResult, Range, Result, Transaction
+from kvstore.api.model import RESULT_BYTES_MAX, Consistency, Get, OperationResult, Range, Result, Transaction
 from kvstore.api.shard_map import PlacedRun
 from kvstore.core.audit import Given
 from kvstore.core.state import Changed
 from multicast.types import ZERO, GroupId, MessageId, Timestamp
+
+T = TypeVar("T")
 
 # -- a client's request and its answer --------------------------------------------------------------------------------
 
@@ -376,6 +379,20 @@ _decode_shard_result = msgspec.msgpack.Decoder(ShardResult).decode
 encode_retained = msgspec.msgpack.Encoder().encode
 _decode_retained = msgspec.msgpack.Decoder(Retained).decode
 _decode_retained_single = msgspec.msgpack.Decoder(_RetainedSingle).decode
+
+
+def in_messages(items: Iterable[T], bytes_of: Callable[[T], int]) -> list[list[T]]:
+    """These in lists for one message each, of about RESULT_BYTES_MAX."""
+    found: list[list[T]] = []
+    size = 0
+    for item in items:
+        more = bytes_of(item)
+        if not found or size + more > RESULT_BYTES_MAX:
+            found.append([])
+            size = 0
+        found[-1].append(item)
+        size += more
+    return found
 
 
 def encode_remembered(result: ShardResult, slots: bytes | None) -> bytes:

@@ -41,6 +41,7 @@ from kvstore.core.messages import (
     decode_remembered,
     decode_retained,
     encode_retained,
+    in_messages,
 )
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
@@ -216,8 +217,12 @@ class Signals:
                 found.append(decode_retained(kept).part())
             elif wanted.timestamp <= self._last_delivered:
                 self._tell_decisions(sender, wanted, out)
-        if found:
-            out.send((sender,), Parts(self._peers.shard, found))
+        self._tell((sender,), found, out)
+
+    def _tell(self, to: tuple[ProcessId, ...], parts: list[Part], out: ApplicationOutbox) -> None:
+        """In as many messages as they take: of nested transactions that are impossible a part may have megabytes."""
+        for some in in_messages(parts, _bytes_of):
+            out.send(to, Parts(self._peers.shard, some))
 
     def _tell_decisions(self, sender: ProcessId, wanted: Wanted, out: ApplicationOutbox) -> None:
         """The bundle is complete here and settled, so the part is gone: tell how its transactions ended, unless their
@@ -296,7 +301,7 @@ class Signals:
         """Push what became ready in this batch."""
         if self._outgoing:
             for shard, parts in self._outgoing.items():
-                out.send(self._peers.replicas[shard], Parts(self._peers.shard, parts))
+                self._tell(self._peers.replicas[shard], parts, out)
             self._outgoing = {}
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
@@ -338,6 +343,10 @@ def _status_at(timestamp: Timestamp, index: int, remembered: Remembered) -> int:
     if remembered.timestamp in (timestamp, version_of(timestamp, index)):
         return remembered.status
     return MOVED if remembered.timestamp > version_of(timestamp, index) else REPEATED
+
+
+def _bytes_of(part: Part) -> int:
+    return len(encode_retained(part))
 
 
 def _gives(part: Part) -> bool:

@@ -21,8 +21,8 @@ from kvstore.api.model import (
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, unnamed_id, version_of
-from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT, _portions
-from kvstore.core.messages import Refused, ResultRequest, ShardResult, ShardResults, ShardState, Vote
+from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT, _told_bytes
+from kvstore.core.messages import Refused, ResultRequest, ShardResult, ShardResults, ShardState, Vote, in_messages
 from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US, WAIT_US_MAX
 from multicast.types import AppMessage, Timestamp, Topology, new_message_id
 from multicast.wire import FRAME_BYTES_MAX
@@ -298,7 +298,7 @@ def test_many_small_entries_travel_in_as_many_messages_as_they_take():
     at = Timestamp(NOW, 2**40)
     read = OperationResult(entries=tuple([KeyValue(b"%d" % number, b"", at, at) for number in range(20_000)]))
     result = ShardResult(b"i" * 16, b"", at, APPLIED, True, "", b"", [(0, read)])
-    encoded = [msgspec.msgpack.encode(ShardResults(0, some)) for some in _portions([result] * 70)]
+    encoded = [msgspec.msgpack.encode(ShardResults(0, some)) for some in in_messages([result] * 70, _told_bytes)]
     assert max(map(len, encoded)) <= RESULT_BYTES_MAX
     assert sum(map(len, encoded)) > FRAME_BYTES_MAX
 

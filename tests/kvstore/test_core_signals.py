@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
-from kvstore.api.model import Add, Compare, Get, Put, Transaction
+import kvstore.core.messages
+from kvstore.api.model import Add, Compare, Get, Put, Transaction, Txn
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED, Read
 from kvstore.core.bundles import NO_ID, decode_bundle, version_of
@@ -206,6 +208,28 @@ def test_nothing_is_told_of_a_bundle_that_has_not_come_yet_or_whose_results_are_
     bench.store.forget_before(bytes([255]) * 16)
     bench.hear(4, pull_of(delivery))
     assert bench.sent(Decisions) == [] and bench.sent(Parts)
+
+
+def test_parts_travel_in_as_many_messages_as_they_take(monkeypatch: pytest.MonkeyPatch):
+    """A vote names a key for each way in which a nested transaction is impossible, and there are many ways."""
+    monkeypatch.setattr(kvstore.core.messages, "RESULT_BYTES_MAX", 300_000)
+    nested = [Txn((Compare(key(0, 9), "exists", "==", False),)) for _ in range(5)]
+    bench = Bench()
+    blocking = bench.deliver(write(key(0), key(2)))
+    bench.sent(Parts)
+    held = []
+    for at in range(4):
+        own = key(0, 10 + at)
+        impossible = Transaction(success=(Put(own, b"no number"), Add(own, 1), Put(key(1), b""), *nested))
+        held.append(bench.deliver_bundle(*[(bench.new_id(), impossible) for _ in range(64)]))
+    assert bench.sent(Parts) == []
+    bench.part(2, blocking)
+    pushed = bench.sent(Parts)
+    bench.hear(4, PartRequest([wanted for one in held for wanted in pull_of(one).wanted]))
+    pulled = bench.sent(Parts)
+    assert [len(parts.parts) for _, parts in pushed] == [2, 2]
+    assert pulled == [((4,), parts) for _, parts in pushed]
+    assert 200_000 < len(msgspec.msgpack.encode(pushed[0][1])) < 300_000
 
 
 def test_settled_before_it_is_complete_here_leaves_nothing_behind():

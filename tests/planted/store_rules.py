@@ -307,6 +307,11 @@ class AllResultsAtOnce(Replica):
     """What a bundle reads is held together, be it as often the most that one may read as it has transactions."""
 
 
+@rewrite("_tell", "in_messages(parts, _bytes_of)", "[parts]")
+class AllPartsAtOnce(Signals):
+    """Whoever asks for the parts of many bundles is sent them in one message, be it ever so large."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -315,7 +320,7 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
-    *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal),
+    *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal, AllPartsAtOnce),
     Planted("AllResultsAtOnce", "", AllResultsAtOnce, settings=TWO_SHARDS),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
