@@ -46,12 +46,16 @@ def alone(directory: Path) -> Iterator[None]:
         os.close(file)
 
 
-def update(directory: Path, change: Callable[[ClusterConfig], ClusterConfig]) -> ClusterConfig:
-    """Write what `change` makes of what `cluster.json` says now, and return that. ConfigError."""
+def update(
+    directory: Path, change: Callable[[ClusterConfig], ClusterConfig], first: ClusterConfig | None = None
+) -> ClusterConfig:
+    """Write what `change` makes of what `cluster.json` says now, and return that. first: where there is none yet, of
+    this. ConfigError."""
     file = os.open(directory / FILE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        after = change(load(directory))
+        now = first if first is not None and not (directory / CLUSTER_FILE).exists() else load(directory)
+        after = change(now)
         save(directory, after)
         return after
     finally:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import msgspec
 
-from kvstore import identity
+from kvstore import changing, identity
 from kvstore.api.cluster import BEGUN, CLAIMED, EMPTY, FoundingJson
 from kvstore.cluster import fetch, open_cluster
-from kvstore.config import CLUSTER_FILE, ClusterConfig, ConfigError, ReplicaConfig, load, parse, replica_directory, save
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, parse, replica_directory
 from multicast.logs import structlog
 
 ASK_SECONDS = 0.5
@@ -37,13 +37,14 @@ def adopt(directory: Path, given: Path) -> ClusterConfig:
     cluster its own says, if it has one. ConfigError: that is of another cluster."""
     wanted = parse(given.read_bytes(), str(given))
     directory.mkdir(parents=True, exist_ok=True)
-    if (directory / CLUSTER_FILE).exists():
-        own = load(directory)
+
+    def merged(own: ClusterConfig) -> ClusterConfig:
         if own.cluster_id != wanted.cluster_id:
             raise ConfigError(f"{directory} is of cluster {own.cluster_id}, and {given} of {wanted.cluster_id}")
         known = {name: getattr(own, name) for name in ("epoch", "replicas", "added_shards", "shard_map")}
-        wanted = msgspec.structs.replace(wanted, **known)
-    save(directory, wanted)
+        return msgspec.structs.replace(wanted, **known)
+
+    changing.update(directory, merged, wanted)
     return open_cluster(directory)
 
 

@@ -30,6 +30,13 @@ for _ in range(40):
     changing.update(pathlib.Path(sys.argv[1]), lambda now: msgspec.structs.replace(now, epoch=now.epoch + 1))
 """
 
+ADOPT = """
+import sys, pathlib
+from kvstore.founding import adopt
+for _ in range(60):
+    adopt(*map(pathlib.Path, sys.argv[1:]))
+"""
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -77,8 +84,14 @@ def test_of_two_commands_at_a_time_the_second_changes_nothing_and_says_who_is_fi
     assert config.load(directory).epoch == 7
 
 
-def test_processes_that_write_it_at_a_time_lose_nothing(directory: Path) -> None:
+def test_processes_that_write_it_at_a_time_lose_nothing(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Among them a replica that is started with the file of all machines, which takes its members from its own."""
+    given = tmp_path_factory.mktemp("given") / "cluster.json"
+    given.write_bytes((directory / config.CLUSTER_FILE).read_bytes())
     writers = [python("-c", COUNT, str(directory)) for _ in range(3)]
+    writers.append(python("-c", ADOPT, str(directory), str(given)))
     for writer in writers:
         _, said = writer.communicate(timeout=60)
         assert writer.returncode == 0, said
