@@ -28,6 +28,7 @@ from kvstore.api.rights import id_of
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
 from kvstore.console import ERROR_PREFIX
 from kvstore.identity import claim
+from kvstore.limits import Limits
 from kvstore.process import Handle, PortBusy, check_port, is_here, running
 from multicast.types import ProcessId
 
@@ -269,17 +270,24 @@ def wait_ready(
 
 
 def down(directory: Path, say: Callable[[str], None], only: Collection[ProcessId] = ()) -> bool:
-    """Stop every running replica, or only these: SIGTERM to all, then wait. False if one had to be killed. Also who was
-    removed and has not been told."""
-    config = open_cluster(directory)
+    """Stop every replica that runs in this directory, or only these: SIGTERM to all, then wait. False if one had to be
+    killed. Also who was removed and has not been told, and where `cluster.json` cannot be read, which is said.
+    ConfigError: it cannot, and none runs."""
+    limits, problem = Limits(), None
+    try:
+        limits = load(directory).limits
+    except ConfigError as error:
+        problem = error
     handles = []
-    for replica in config.replicas:
-        if only and replica.id not in only:
-            continue
-        handle = Handle.of(replica_directory(directory, replica.id))
+    for replica_id in sorted({int(home.name) for home in directory.glob("replicas/*") if home.name.isdecimal()}):
+        handle = Handle.of(replica_directory(directory, replica_id)) if not only or replica_id in only else None
         if handle is not None:
-            handles.append((replica.id, handle))
-    deadline = time.monotonic() + config.limits.stop_deadline_ms / 1000 * 3 + KILL_GRACE_SECONDS
+            handles.append((replica_id, handle))
+    if problem is not None:
+        if not handles:
+            raise problem
+        say(f"{problem}; stopping what runs there")
+    deadline = time.monotonic() + limits.stop_deadline_ms / 1000 * 3 + KILL_GRACE_SECONDS
     for _, handle in handles:
         handle.send(signal.SIGTERM)
     clean = True

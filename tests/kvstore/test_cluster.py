@@ -25,6 +25,13 @@ from kvstore.status import statuses
 from tests.kvstore.live import Replica, answered, leader_of, make_cluster, wait_until
 
 SERVE_SECONDS = 90
+HOLD = """
+import pathlib, sys, time
+from kvstore.process import ReplicaLock
+lock = ReplicaLock(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -123,6 +130,32 @@ def test_a_stopped_replica_leaves_an_up_to_date_lmdb(stopped_afterwards: Path, s
     log = (directory / "replicas" / "0" / "log").read_text()
     recovered = [line for line in log.splitlines() if '"event": "recovered"' in line]
     assert position == 2 and '"from_lmdb": 1' in recovered[1] and '"position": 1' in recovered[1]
+
+
+@pytest.mark.parametrize(("text", "problem"), [(None, "does not exist"), ("{", "cluster.json: ")])
+def test_replicas_are_stopped_though_nobody_can_read_what_they_belong_to(
+    stopped_afterwards: Path, said: list[str], text: str | None, problem: str
+) -> None:
+    """Their pid files say who they are; a stale one names nobody, and neither does another directory beside them."""
+    directory = stopped_afterwards
+    made = make_cluster(directory, 1, 3, "white_box")
+    (directory / "replicas" / "other").mkdir()
+    file = directory / config.CLUSTER_FILE
+    homes = [config.replica_directory(directory, replica.id) for replica in made.replicas]
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(homes[1])], stdout=subprocess.PIPE) as held:
+        assert held.stdout is not None and held.stdout.readline() == b"held\n"
+        (homes[0] / "pid").write_text(f"{os.getpid()}\n")
+        whole = file.read_bytes()
+        file.unlink() if text is None else file.write_text(text)
+        try:
+            assert cluster.down(directory, said.append)
+        finally:
+            held.kill()
+            file.write_bytes(whole)
+    assert problem in said[0] and said[1:] == [f"replica 1 (process {held.pid}) stopped"]
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        cluster.down(directory, said.append)
 
 
 def test_where_a_file_lies_in_the_place_of_a_directory_no_replica_runs(tmp_path: Path) -> None:
