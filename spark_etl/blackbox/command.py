@@ -95,21 +95,30 @@ def run(request: Request, progress: Progress) -> list[HistoryReport]:
     request.check()
     files = request.files
     known = _expectations(files, request.version_orders)
+    errors = {name: jobs.refusal(path) for name, path in files.items()}
+    rows = _judge(request, {name: path for name, path in files.items() if not errors[name]}, known, progress)
+    return [
+        _report(name, rows[name], request.model)
+        if name in rows
+        else HistoryReport(name, errors[name] or "it could not be read")
+        for name in files
+    ]
+
+
+def _judge(
+    request: Request, files: dict[str, Path], known: dict[str, tuple[Expected, bool]], progress: Progress
+) -> dict[str, Any]:
+    """history -> its row of `jobs.VERDICTS`."""
+    if not files:
+        return {}
     progress(f"{len(files)} histories; starting Spark")
     with _temporary() as directory, spark_session(directory, request.master, request.memory) as spark:
-        contexts = {
-            name: jobs.Context(expected, compared, request.seconds, request.configurations)
-            for name, (expected, compared) in known.items()
-        }
+        contexts = {name: jobs.Context(*known[name], request.seconds, request.configurations) for name in files}
         tasks = max(1, min(len(files), 4 * spark.sparkContext.defaultParallelism))
         table = spark.createDataFrame([(name, str(path.absolute())) for name, path in files.items()], jobs.FILES)
         verdicts = jobs.judge_files(table.repartition(tasks), contexts)
         with _watch(spark.sparkContext, progress):
-            rows = {row["history"]: row for row in verdicts.collect()}
-    missing = "it could not be read"
-    return [
-        _report(name, rows[name], request.model) if name in rows else HistoryReport(name, missing) for name in files
-    ]
+            return {row["history"]: row for row in verdicts.collect()}
 
 
 def _report(name: str, row: Any, model: str) -> HistoryReport:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import codecs
 import errno
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ import msgspec
 
 LINE_BYTES_MAX = 16 * 1024 * 1024
 OPS_MAX = 100_000
+_EMPTY = "no transaction in it"
 KINDS = ("r", "w", "append", "neq")
 
 
@@ -86,16 +87,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 def parse_line(text: str | bytes, index: int) -> Transaction:
     """BadHistory names the line (from 1) and the field."""
     where = f"line {index + 1}"
-    if len(text) > LINE_BYTES_MAX:
-        raise BadHistory(f"{where}: longer than {LINE_BYTES_MAX} bytes")
-    try:
-        line = _decode(text)
-    except RecursionError:
-        raise BadHistory(f"{where}: nested too deeply") from None
-    except msgspec.ValidationError as error:
-        raise BadHistory(f"{where}: not a transaction: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadHistory(f"{where}: {_what_instead(text)}: {error}") from None
+    line = _decoded(text, where)
     if line.type not in ("ok", "fail", "info"):
         raise BadHistory(f"{where}, type: 'ok', 'fail' or 'info', not {line.type!r}")
     if len(line.ops) > OPS_MAX:
@@ -106,6 +98,19 @@ def parse_line(text: str | bytes, index: int) -> Transaction:
     if line.type == "info":
         ops = seen_by_unknown(ops)
     return Transaction(index, line.process, line.type, line.invoke, line.complete, ops)
+
+
+def _decoded(text: str | bytes, where: str) -> _Line:
+    if len(text) > LINE_BYTES_MAX:
+        raise BadHistory(f"{where}: longer than {LINE_BYTES_MAX} bytes")
+    try:
+        return _decode(text)
+    except RecursionError:
+        raise BadHistory(f"{where}: nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise BadHistory(f"{where}: not a transaction: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadHistory(f"{where}: {_what_instead(text)}: {error}") from None
 
 
 def seen_by_unknown(ops: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -171,15 +176,26 @@ def _check_kinds(transactions: Iterable[Transaction]) -> None:
 
 def parse(lines: Iterable[str | bytes]) -> list[Transaction]:
     """A whole history; a byte order mark before it is passed over. BadHistory also if it is empty."""
-    transactions = []
+    transactions = [parse_line(text, number) for number, text in _texts(lines)]
+    if not transactions:
+        raise BadHistory(_EMPTY)
+    _check_kinds(transactions)
+    return transactions
+
+
+def check_start(lines: Iterable[str | bytes]) -> None:
+    """BadHistory, as of `parse`, if the lines are empty, or the first that is not is no JSON of a transaction."""
+    for number, text in _texts(lines):
+        _decoded(text, f"line {number + 1}")
+        return
+    raise BadHistory(_EMPTY)
+
+
+def _texts(lines: Iterable[str | bytes]) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(lines):
         text = line.encode() if isinstance(line, str) else line
         if text := (text.removeprefix(codecs.BOM_UTF8) if number == 0 else text).strip():
-            transactions.append(parse_line(text, number))
-    if not transactions:
-        raise BadHistory("no transaction in it")
-    _check_kinds(transactions)
-    return transactions
+            yield number, text
 
 
 def read(path: Path) -> list[Transaction]:

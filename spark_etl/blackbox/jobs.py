@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from spark_etl.blackbox.compare import Comparison, Expected, compare, public_name
-from spark_etl.blackbox.history import LINE_BYTES_MAX, BadHistory, check_file, parse
+from spark_etl.blackbox.history import LINE_BYTES_MAX, BadHistory, check_file, check_start, parse
 from spark_etl.blackbox.judge import Judgement, judge, strictly_serializable
 from spark_etl.blackbox.linearize import CONFIGURATIONS_MAX
 from spark_etl.blackbox.lists import certified
@@ -81,7 +81,24 @@ def judge_file(path: Path, context: Context) -> dict[str, Any]:
         check_file(path)
         return judge_lines(_Lines(path), context)
     except OSError as error:
-        return _row(f"it cannot be read: {error.strerror or error}")
+        return _row(_unreadable(error))
+
+
+def _unreadable(error: OSError) -> str:
+    return f"it cannot be read: {error.strerror or error}"
+
+
+def refusal(path: Path) -> str:
+    """What `judge_file` would say of it if its beginning is no history; else empty. Spark need not be started for it.
+    """
+    try:
+        check_file(path)
+        check_start(_Lines(path))
+    except BadHistory as error:
+        return str(error)
+    except OSError as error:
+        return _unreadable(error)
+    return ""
 
 
 def judge_histories(lines: DataFrame, contexts: Mapping[str, Context] | None = None) -> DataFrame:

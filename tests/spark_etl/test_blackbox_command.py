@@ -205,6 +205,24 @@ def test_a_wrong_file_is_one_clear_sentence(run: Run, tmp_path: Path):
     assert code == 2 and output.count("\n") == 1 and "line 1: not JSON" in output
 
 
+def test_what_is_no_history_from_its_beginning_on_is_not_told_by_spark(monkeypatch: Any, tmp_path: Path):
+    """It takes a while to start."""
+    monkeypatch.setattr(command, "spark_session", None)
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "nowhere")
+    for name, content, says in (
+        ("empty", "", "no transaction in it"),
+        ("blank", "\n\n", "no transaction in it"),
+        ("text", "\n{:type :ok}\n", "line 2: not JSON"),
+        ("other", '\ufeff{"process":"a"}\n', "line 1: not a transaction"),
+    ):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(content, encoding="utf-8")
+        code, output = invoke(path)
+        assert code == 2 and says in output and says in jobs.judge_file(path, jobs.Context())["error"]
+    code, output = invoke(tmp_path)
+    assert code == 2 and "unreadable 5" in output and "it cannot be read: No such file or directory" in output
+
+
 def test_what_is_still_a_history(run: Run, tmp_path: Path):
     plain = line(0, ["w", "x", 1])
     contents = {
