@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from multicast import wire
+from multicast.membership import Change
 from multicast.runtime import outgoing
 from multicast.runtime.greeting import encode_greeting
 from multicast.runtime.outgoing import BACKOFF_MIN_S
@@ -18,6 +19,7 @@ from multicast.types import AppMessage, Topology
 from multicast.wire import Welcome
 from tests.multicast.live import CLUSTER, BarePeer, eventually, hello, soon
 from tests.multicast.scripted import Note
+from tests.ports import free_ports
 
 TWO = Topology({0: (0, 1)})
 THREE = Topology({0: (0, 1, 2)})
@@ -62,6 +64,27 @@ async def test_who_does_not_belong_here_is_refused_in_one_sentence_and_logged_on
         "process 0 is not a member of this cluster" if greeting.sender == 0 else reason
     ]
     assert not cluster.hosts[0].failed.done()
+    await cluster.stop()
+
+
+async def test_there_is_a_link_to_who_was_removed_last_and_those_removed_before_are_told(clusters: Any) -> None:
+    """The leader may have to tell the last one, and need it till then."""
+    cluster = clusters(Topology({0: (0,)}))
+    away = free_ports(1)[0]
+    await cluster.start(0, address_of=lambda process, note: (note.decode(), away))
+    topology = cluster.hosts[0].engine.protocol.topology
+    for number, process in enumerate((7, 8)):
+        for view, adds in ((2 * number, True), (2 * number + 1, False)):
+            topology.views[0].change(Change(view, adds, process, note=b"127.0.0.1"))
+            topology.views[0].begin(view + 1)
+    topology.follow(0)
+    await cluster.multicast(0, b"")
+    assert cluster.hosts[0].status()["peers"] == {"8": {"connected": False, "queued": 0}}
+    for process, told in ((7, True), (8, False)):
+        peer = BarePeer(cluster.addresses[0])
+        greeting = hello(process)
+        assert (await peer.greet(greeting)).fenced == told
+        await peer.close()
     await cluster.stop()
 
 
