@@ -38,6 +38,7 @@ READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 KILL_GRACE_SECONDS = 10.0
 HTTP_SECONDS = 2.0
+COMES_UP_SECONDS = 2.0
 
 
 class ClusterError(Exception):
@@ -330,13 +331,22 @@ def restart(
             done.append(start(directory, config, replica, insecure=insecure))
         except KeyboardInterrupt:  # it ran before, so it runs afterwards
             down(directory, lambda _: None, [replica.id])
-            start(directory, config, replica, insecure=insecure)
+            if not _comes_up(directory, replica):
+                start(directory, config, replica, insecure=insecure)
             raise
         problems: list[str] = []
         wait_ready(directory, msgspec.structs.replace(config, replicas=(replica,)), done[-1:], problems, say)
         if problems:
             raise ClusterError(problems[0])
     return done
+
+
+def _comes_up(directory: Path, replica: ReplicaConfig) -> bool:
+    """Whether a process that was just started for it has taken its directory."""
+    deadline = time.monotonic() + COMES_UP_SECONDS
+    while (up := running(replica_directory(directory, replica.id))) is None and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return up is not None
 
 
 def _becomes_ready(replica: ReplicaConfig) -> bool:
