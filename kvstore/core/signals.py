@@ -62,6 +62,9 @@ PULL_MAX = 64
 EARLY_MANY = 1000
 """Bundles of which parts came before they were delivered: so many are looked through for some that will not be."""
 
+_SIGNAL_BYTES = 64
+"""Of a part without votes, as nearly all are, about as much as it takes."""
+
 SignalRule = Literal["rule", "delivery", "off"]
 """When a shard signals: by the store's rule; at delivery; never, so that there are only votes. The last two are unsafe
 with a protocol whose `strict_groups_max` is bounded; the simulator shows how. Where nobody signals, a transaction may
@@ -346,7 +349,7 @@ def _status_at(timestamp: Timestamp, index: int, remembered: Remembered) -> int:
 
 
 def _bytes_of(part: Part) -> int:
-    return len(encode_retained(part))
+    return len(encode_retained(part)) if part.votes else _SIGNAL_BYTES
 
 
 def _gives(part: Part) -> bool:

@@ -565,8 +565,8 @@ def test_what_a_process_has_already_is_not_installed_again() -> None:
     assert [p for p, _, _ in follower.application.delivered] == [1, 2]
 
 
-def test_an_answer_that_comes_twice_asks_for_nothing_more() -> None:
-    """What takes longer than one waits is asked for again; for each answer that comes one asks for what follows."""
+def seven_behind() -> tuple[Bench, wire.CatchUpReply]:
+    """A follower that has asked for what it misses, and the first part of the answer."""
     leader, follower = Bench(0), Bench(1)
     leader.start()
     follower.start()
@@ -574,6 +574,12 @@ def test_an_answer_that_comes_twice_asks_for_nothing_more() -> None:
         leader.flush(leader.submit(message(number)))
     follower.receive(0, Order(9, message(9)))
     (answer,) = feed(leader, 1, 1, 3)
+    return follower, answer
+
+
+def test_an_answer_that_comes_twice_asks_for_nothing_more() -> None:
+    """What takes longer than one waits is asked for again; for each answer that comes one asks for what follows."""
+    follower, answer = seven_behind()
     follower.released.clear()
     follower.receive(0, answer, answer, answer, channel=wire.HOST)
     assert follower.engine.position == 3 and asked(follower) == [0]
@@ -584,13 +590,7 @@ def test_an_answer_that_comes_twice_asks_for_nothing_more() -> None:
 
 def test_an_answer_that_says_nothing_new_any_more_is_one_all_the_same() -> None:
     """Who asks once more meanwhile is not asked twice: what it lacks is to follow on the answer."""
-    leader, follower = Bench(0), Bench(1)
-    leader.start()
-    follower.start()
-    for number in range(1, 8):
-        leader.flush(leader.submit(message(number)))
-    follower.receive(0, Order(9, message(9)))
-    (answer,) = feed(leader, 1, 1, 3)
+    follower, answer = seven_behind()
     follower.receive(0, *[Order(number, message(number)) for number in range(1, 5)], Order(9, message(9)))
     assert asked(follower) == [0]
     follower.receive(0, answer, channel=wire.HOST)
