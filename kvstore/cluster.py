@@ -361,9 +361,13 @@ def stop_started(directory: Path, started: list[Started], say: Callable[[str], N
     for one in started:
         with contextlib.suppress(ProcessLookupError):
             one.process.terminate()
+    try:
+        limits = load(directory).limits
+    except ConfigError:  # the directory is gone, perhaps
+        limits = Limits()
     for one in started:
         try:
-            one.process.wait(KILL_GRACE_SECONDS + open_cluster(directory).limits.stop_deadline_ms / 1000 * 3)
+            one.process.wait(KILL_GRACE_SECONDS + limits.stop_deadline_ms / 1000 * 3)
         except subprocess.TimeoutExpired:
             one.process.kill()
             one.process.wait()

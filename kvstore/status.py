@@ -15,8 +15,11 @@ from kvstore.api.cluster import ClusterJson, decode_cluster
 from kvstore.cluster import ClusterError, fetch, open_cluster, said
 from kvstore.config import CLUSTER_FILE, ClusterConfig, replica_directory
 from kvstore.process import is_here, running
+from multicast.wire import MALFORMED
 
 ASKED_AT_ONCE = 32
+_NO_ANSWER = (OSError, *MALFORMED, KeyError, TypeError)
+"""Nobody, or another program: whatever that says."""
 
 
 class ReplicaStatus(msgspec.Struct):
@@ -60,7 +63,7 @@ def described(urls: Sequence[str]) -> ClusterJson:
             if status == 200:
                 return decode_cluster(body)
             why = f"{url}: {said(body)}"
-        except (OSError, ValueError, msgspec.DecodeError) as error:
+        except _NO_ANSWER as error:
             why = f"{url}: {error}"
     raise ClusterError(f"no replica says what its cluster is: {why}")
 
@@ -95,7 +98,7 @@ def _local(directory: Path, config: ClusterConfig, replica_id: int) -> ReplicaSt
 
 
 def _asked(cluster_id: str, line: ReplicaStatus) -> ReplicaStatus:
-    with contextlib.suppress(OSError, ValueError, msgspec.DecodeError, KeyError):
+    with contextlib.suppress(*_NO_ANSWER):
         status, body = fetch(f"{line.url}/v1/cluster")
         if status in (401, 403):
             line.state = "denied"

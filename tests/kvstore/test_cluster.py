@@ -257,7 +257,9 @@ def test_two_processes_never_serve_one_replica(stopped_afterwards: Path, said: l
     (one,) = cluster.up(directory, said.append)
     assert f"in use by process {one.process.pid}" in refusal(serve(directory))
     assert statuses(directory)[0].pid == one.process.pid
+    (directory / config.CLUSTER_FILE).unlink()  # who has started it stops it all the same
     cluster.stop_started(directory, [one], said.append)
+    assert one.process.returncode == 0
 
 
 def test_a_stale_pid_file_is_nobody_even_if_the_number_lives(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ HALF_REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 100\r\n\r\n
 HALF_CHUNK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\nhalf"
 HALF_HEAD = b"HTTP/1.1 200 OK\r\nContent-Le"
 BANNER = b"SSH-2.0-OpenSSH_9.6\r\n"
+LIST = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
+NESTED = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000
 BROKEN = [
     pytest.param(answer, id=name)
     for name, answer in {
@@ -64,16 +66,27 @@ def test_half_an_answer_is_none(answer: bytes) -> None:
         fetch(f"http://127.0.0.1:{port}/readyz", 60.0)
 
 
+def states(directory: Path, port: int) -> list[str]:
+    """Of a cluster that does not run, and has this port for its first replica."""
+    made = make_cluster(directory, 1, 3, "white_box")
+    one = msgspec.structs.replace(made.replicas[0], http_port=port)
+    create(directory, msgspec.structs.replace(made, replicas=(one, *made.replicas[1:])))
+    return [line.state for line in statuses(directory)]
+
+
 @pytest.mark.parametrize("answer", [one for one in BROKEN if one.id != "half-head"])
 def test_the_status_of_a_cluster_tells_the_others_when_another_program_has_the_port(
     tmp_path: Path, answer: bytes
 ) -> None:
     with answering(answer) as port:
-        made = make_cluster(tmp_path, 1, 3, "white_box")
-        one = msgspec.structs.replace(made.replicas[0], http_port=port)
-        create(tmp_path, msgspec.structs.replace(made, replicas=(one, *made.replicas[1:])))
+        assert states(tmp_path, port) == ["down"] * 3
         assert not is_ready(load(tmp_path).replicas[0])
-        assert [line.state for line in statuses(tmp_path)] == ["down"] * 3
+
+
+@pytest.mark.parametrize("answer", [pytest.param(LIST, id="list"), pytest.param(NESTED, id="nested")])
+def test_and_when_that_answers_in_json(tmp_path: Path, answer: bytes) -> None:
+    with answering(answer) as port:
+        assert states(tmp_path, port) == ["down"] * 3
 
 
 @pytest.mark.parametrize("answer", BROKEN)
