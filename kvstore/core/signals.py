@@ -60,7 +60,8 @@ PULL_MAX = 64
 """How many bundles one pull asks for."""
 
 EARLY_MANY = 1000
-"""Bundles of which parts came before they were delivered: so many are looked through for some that will not be."""
+"""Bundles of which parts came before they were delivered: so many are looked through for some that will not be, and
+then twice as many as were left, for who is far behind has a part of each bundle that follows."""
 
 _SIGNAL_BYTES = 64
 """Of a part without votes, as nearly all are, about as much as it takes."""
@@ -102,6 +103,7 @@ class Signals:
         self._rule = rule
         self._retry_us = retry_us
         self._early: dict[MessageId, dict[GroupId, Part]] = {}
+        self._early_many = EARLY_MANY
         self._last_delivered = ZERO
         self._doubtful: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
         self._gave: dict[MessageId, int] = {}
@@ -144,12 +146,13 @@ class Signals:
         for shard, part in self._early.pop(entry.message.id, {}).items():
             if shard in entry.needed:
                 self._take(entry, shard, part)
-        if len(self._early) > EARLY_MANY:  # among them are late copies that came when a life began
+        if len(self._early) > self._early_many:  # among them are late copies that came when a life began
             self._early = {
                 message_id: parts
                 for message_id, parts in self._early.items()
                 if any([part.timestamp > entry.timestamp for part in parts.values()])
             }
+            self._early_many = max(EARLY_MANY, 2 * len(self._early))
 
     def ready(self, entry: Entry, replaying: bool) -> None:
         """This shard's part may be told; push it if that is this replica's task."""

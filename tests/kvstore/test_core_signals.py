@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from unittest.mock import patch
 
 import msgspec
@@ -12,7 +13,7 @@ from kvstore.api.model import Add, Compare, Get, Put, Transaction, Txn
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED, Read
 from kvstore.core.bundles import NO_ID, decode_bundle, version_of
-from kvstore.core.messages import Decided, Decisions, PartRequest, Parts, ShardResults, Vote, Wanted
+from kvstore.core.messages import Decided, Decisions, Part, PartRequest, Parts, ShardResults, Vote, Wanted
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
 from multicast.records import Delivered
@@ -302,6 +303,30 @@ def test_of_what_was_complete_when_a_life_began_late_copies_of_parts_are_not_kep
     assert bench.replica.signals._early == {}
     bench.hear(4, pull_of(delivery))
     assert [told.id for _, told in bench.sent(Decisions)] == [delivery.message.id]
+
+
+def test_who_is_far_behind_does_not_look_through_all_that_came_early_at_each_delivery():
+    """One look takes a microsecond for each: with thousands of them it caught up more slowly than others came."""
+    with patch("kvstore.core.signals.EARLY_MANY", 10):
+        bench = Bench(1)
+        signals, later = bench.replica.signals, Timestamp(2 * NOW, 0)
+
+        def come(many: int) -> None:
+            signals.on_parts(Parts(1, [Part(bench.new_id(), later, []) for _ in range(many)]))
+
+        def looks(deliveries: int) -> int:
+            found = []
+            for _ in range(deliveries):
+                found.append(signals._early)
+                bench.deliver(write(key(0)))
+            return sum(before is not after for before, after in pairwise([*found, signals._early]))
+
+        come(15)
+        assert looks(20) == 1 and len(signals._early) == 15
+        come(15)
+        assert looks(20) == 0
+        come(1)
+        assert looks(20) == 1 and len(signals._early) == 31
 
 
 # -- what must not come -----------------------------------------------------------------------------------------------
