@@ -18,7 +18,7 @@ class SortedKeys:
 
     __slots__ = ("_keys", "_of")
 
-    def __init__(self, of: dict[bytes, bytes]) -> None:
+    def __init__(self, of: dict[bytes, bytes] | dict[bytes, bytes | None]) -> None:
         self._of = of
         self._keys: list[bytes] = []
 
@@ -40,9 +40,9 @@ class SortedKeys:
 class Layer:
     """Changes since the layer below. data: key -> version and value, `_DELETED` for a deleted key. since: key -> the
     version of its first change here. past: key -> (until, row) of what was written here and overwritten here. log:
-    (version, key) of the changes that those who watch are told."""
+    (version, key) of the changes that those who watch are told. keys, noted: of data and of notes."""
 
-    __slots__ = ("bytes", "data", "ids", "keys", "log", "notes", "parts", "past", "since")
+    __slots__ = ("bytes", "data", "ids", "keys", "log", "noted", "notes", "parts", "past", "since")
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
@@ -53,6 +53,7 @@ class Layer:
         self.ids: dict[MessageId, bytes] = {}
         self.parts: dict[MessageId, bytes | None] = {}
         self.notes: dict[bytes, bytes | None] = {}
+        self.noted = SortedKeys(self.notes)
         self.bytes = 0
 
     def copy(self) -> Layer:

@@ -432,7 +432,10 @@ class Store:
         changed: dict[bytes, bytes | None] = {}
         for layer in (self._frozen, self._active):
             if layer is not None:
-                changed |= {key: value for key, value in layer.notes.items() if key.startswith(prefix)}
+                for key in layer.noted.begin(prefix):
+                    if not key.startswith(prefix) or (below and key >= below):
+                        break
+                    changed[key] = layer.notes[key]
         found = {key: value for key, value in changed.items() if value is not None}
         committed = self._backend.scan(NOTES, prefix)
         for many, (key, value) in enumerate(committed):
