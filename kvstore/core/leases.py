@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from kvstore.api import leases
@@ -32,6 +32,9 @@ from multicast.types import AppMessage, Timestamp, new_message_id
 RETRY_US = 1_000_000
 """How long after a revocation was asked for it is asked for again, if the lease is still there with this version."""
 _FOUND = 1000
+_STALE_MAX = 1000
+"""About so many instants of earlier versions, and of leases that have gone, are kept besides: whoever renews a lease of
+a day every second leaves one each time, for a day."""
 
 
 class _Due(NamedTuple):
@@ -73,6 +76,9 @@ class Leases:
             self._versions.pop(lease, None)
         else:
             self._measure(lease, value, version, now)
+        if len(self._due) > 2 * len(self._versions) + _STALE_MAX:
+            self._due = [due for due in self._due if self._versions.get(due.lease) == due.version]
+            heapify(self._due)
 
     def moved(self) -> None:
         """Leases may have come to this shard, or gone from it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from kvstore.api import leases
@@ -233,6 +235,23 @@ def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone(monkeypatch: p
     assert len(bench.replica.leases) == 2
     bench.tick(TTL_US)
     assert len(asked(bench)) == 2
+
+
+def test_a_lease_of_a_day_that_is_renewed_all_the_time_takes_no_more_memory_for_that() -> None:
+    bench, first = Bench(), lease(0)
+    bench.deliver(leases.grant(first, leases.TTL_MS_MAX), first)
+    bench.tick()
+    with patch.object(measuring, "_STALE_MAX", 5):
+        for _ in range(50):
+            bench.deliver(leases.renew(first))
+        for number in range(50):
+            bench.deliver(leases.grant(made := b"%016d" % (5000 + number), leases.TTL_MS_MAX), made)
+            row = bench.store.get(lease_key(made))
+            if row is not None:  # it is at home here
+                bench.deliver(leases.revoke(row, made))
+    assert len(bench.replica.leases) == 1 and len(bench.replica.leases._due) <= 2 + 5
+    bench.tick(1000 * leases.TTL_MS_MAX)
+    assert [transaction.success for transaction in asked(bench)] == [(Revoke(first, ()),)]
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["not heard of", "heard of"])
