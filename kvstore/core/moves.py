@@ -123,9 +123,9 @@ class Leaving(msgspec.Struct, array_like=True):
 
 class Moves:
     """What one shard knows of moves, by its log; notes in `store` keep it. first_map: where everything was at first,
-    alike everywhere. map: where everything is, and which shards have begun, as far as this replica has heard. leaving:
-    the move that this shard is the source of, until it is done. portion, handed: see PORTION; handed: of rows that are
-    handed over; the simulation draws both."""
+    alike everywhere. map: where everything is, and which shards have begun, as far as this replica has heard. places:
+    of the slots that this shard has given or taken; runs: the same. leaving: the move that this shard is the source of,
+    until it is done. portion, handed: see PORTION; handed: of rows that are handed over; the simulation draws both."""
 
     def __init__(self, shard: GroupId, shard_map: ShardMap, store: State, window_us: int):
         self.portion = self.handed = PORTION
@@ -135,14 +135,14 @@ class Moves:
         self._window_us = window_us
         note = store.note(PLACES)
         self.places = places_of(decode_places(note)) if note else {}
-        self._runs = runs_of(self.places)
+        self.runs = runs_of(self.places)
         self._rights = Rights(store)
         self._known: dict[int, Place] = {}
         self.leaving: Leaving | None = None
         self._leaving_slots: frozenset[int] = frozenset()
         note = store.note(_LEAVING)
         self._set_leaving(msgspec.msgpack.decode(note, type=Leaving) if note else None)
-        self.learn(self._runs)
+        self.learn(self.runs)
 
     @property
     def joined_later(self) -> bool:
@@ -190,12 +190,12 @@ class Moves:
         if not places:
             return []
         if any([isinstance(op, _EVERY_SLOT) for op in operations_of(transaction)]):
-            return self._runs
+            return self.runs
         return runs_of({slot: places[slot] for slot in slots_of(transaction) if slot in places})
 
     def leads_beyond(self, shards: Collection[GroupId]) -> bool:
         """Whether, by this shard's log, a slot has gone to none of these shards."""
-        return any([run.shard not in shards for run in self._runs])
+        return any([run.shard not in shards for run in self.runs])
 
     def learn(self, runs: list[PlacedRun]) -> bool:
         """What some shard has given and taken. Returns whether the map has changed."""
@@ -297,9 +297,9 @@ class Moves:
             self.places |= dict.fromkeys(_expanded(given.slots), place)
             if move.target not in self.first_map.shards:
                 self.places[own_slot(move.target)] = place
-            self._runs = runs_of(self.places)
-            self._store.set_note(PLACES, encode_places(self._runs))
-            self.learn(self._runs)
+            self.runs = runs_of(self.places)
+            self._store.set_note(PLACES, encode_places(self.runs))
+            self.learn(self.runs)
 
     def _gave(self, move: Move, given: Given, at: Timestamp) -> None:
         store = self._store
@@ -377,11 +377,13 @@ def _encoded(row: MovedRow, value: bytes) -> bytes:
 def moved(told: Iterable[list[PlacedRun]], shards: Collection[GroupId]) -> bool:
     """Whether a transaction that was sent to these shards has a key that none of them owns. told: see `Moves.told`, by
     each of them."""
+    told = [*told]
+    if all([run.shard in shards for runs in told for run in runs]):
+        return False  # nearly always: not slot by slot, of which a range has thousands
     places: dict[int, Place] = {}
     for runs in told:
-        if runs:
-            add_places(places, runs)
-    return bool(places) and any([place.shard not in shards for place in places.values()])
+        add_places(places, runs)
+    return any([place.shard not in shards for place in places.values()])
 
 
 def _expanded(ranges: tuple[tuple[int, int], ...]) -> frozenset[int]:

@@ -448,8 +448,7 @@ class Replica(Application):
         self._advance(now, out)
 
     def _on_shard_state(self, sender: ProcessId, message: ShardState, now: int, out: ApplicationOutbox) -> None:
-        self.shards.on_state(message, now)
-        if self.moves.learn(message.places):
+        if self.shards.on_state(message, now) and self.moves.learn(message.places):
             self.clients.on_map(now, out)
 
     def on_settled(

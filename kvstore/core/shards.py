@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kvstore.api.model import Transaction, adds
-from kvstore.api.shard_map import runs_of
 from kvstore.core.messages import Refused, ShardState
 from kvstore.core.moves import Moves
 from kvstore.core.peers import Peers
@@ -58,10 +57,12 @@ class Shards:
         self._heard = dict.fromkeys(self._heard, now)
         self._tell_at = now
 
-    def on_state(self, state: ShardState, now: int) -> None:
-        """A leader tells the state of its shard."""
+    def on_state(self, state: ShardState, now: int) -> bool:
+        """A leader tells the state of its shard. Returns whether it tells of other places than before."""
+        before = self._said.get(state.shard)
         self._heard[state.shard] = now
         self._said[state.shard] = state
+        return before is None or before.places != state.places
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int:
         """Tell, if this replica leads and is followed, or has just begun to; returns when to do so again."""
@@ -72,7 +73,7 @@ class Shards:
                 self._tell_at = now + TELL_US
             if self._leads:
                 waits_for = sorted(shard for shard in set(self._lacks()) if self._is_silent(shard, now))
-                state = ShardState(self._peers.shard, self._full(), waits_for, runs_of(self._moves.places))
+                state = ShardState(self._peers.shard, self._full(), waits_for, self._moves.runs)
                 self.on_state(state, now)
                 others = self._peers.others()
                 if others:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from kvstore.api.model import Delete, Get, Put, Transaction
-from kvstore.api.shard_map import ShardMap
-from kvstore.core.messages import ShardState
-from kvstore.core.moves import Moves
+from unittest.mock import patch
+
+from kvstore.api.model import Delete, DeleteRange, Get, Put, Transaction
+from kvstore.api.shard_map import PlacedRun, ShardMap
+from kvstore.core.audit import APPLIED, MOVED
+from kvstore.core.messages import ShardState, Vote
+from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
 from kvstore.core.shards import SILENT_US, TELL_US, Shards
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.application import ApplicationOutbox
-from multicast.types import Topology
+from multicast.types import Timestamp, Topology
+from tests.kvstore.one_replica import Bench
 
 TOPOLOGY = Topology({0: [0, 1], 1: [2], 2: [3]})
 PUT, DELETE, READ = (
@@ -101,3 +105,29 @@ def test_a_full_shard_takes_deletes_and_reads() -> None:
     assert "full" in one.refused(0, now=0) and one.shards.refusal((0,), PUT, 0).code == "full"  # type: ignore[union-attr]
     assert not one.refused(0, now=0, transaction=DELETE) and not one.refused(0, now=0, transaction=READ)
     assert not one.refused(1, now=0)
+
+
+def test_where_thousands_of_slots_are_nobody_counts_again_and_again() -> None:
+    """A leader tells it four times a second, and with a range each shard does so in its vote: slot by slot that took
+    twelve milliseconds, for each scan, when a shard had been added."""
+    bench, since = Bench(3), Timestamp(1000, 0)
+    gone = [PlacedRun(0, 5000, 2, since)]
+    bench.hear(0, ShardState(0, False, [], gone))
+    assert bench.replica.moves.map.slots[:5001] == (2,) * 5001
+    with patch("kvstore.core.moves.add_places", side_effect=AssertionError("slot by slot")):
+        bench.hear(0, ShardState(0, False, [], [PlacedRun(0, 5000, 2, since)]))
+        ranged = bench.deliver(Transaction(success=(DeleteRange(b"k"),)))
+        for shard, places in ((0, gone), (2, gone)):
+            bench.part(shard, ranged, Vote(places=places))
+        assert bench.statuses() == [APPLIED]
+    bench.hear(0, ShardState(0, False, [], [PlacedRun(0, 4999, 2, since), PlacedRun(5000, 5000, 1, Timestamp(2000, 0))]))
+    assert bench.replica.moves.map.slots[4999:5001] == (2, 1)
+
+
+def test_a_range_that_went_past_a_shard_which_was_added_is_moved() -> None:
+    bench = Bench(3)
+    ranged = bench.deliver(Transaction(success=(DeleteRange(b"k"),)))
+    for shard in (0, 2):
+        bench.part(shard, ranged, Vote(places=[PlacedRun(0, 9, 2, Timestamp(1, 0)), PlacedRun(7, 7, 3, Timestamp(2, 0))]))
+    assert bench.statuses() == [MOVED]
+    assert not moved([[], []], (0,)) and not moved([], (0,))

@@ -84,7 +84,7 @@ class StagedOfAnotherMove(Moves):
     """What an abandoned move has staged is taken by the next."""
 
 
-@rewrite("step", "self._store.set_note(PLACES, encode_places(self._runs))", "pass")
+@rewrite("step", "self._store.set_note(PLACES, encode_places(self.runs))", "pass")
 class PlacesLostAtRestart(Moves):
     """Which slots were given and taken is known until the next restart."""
 
