@@ -24,7 +24,7 @@ from kvstore.api.model import NOTED_KEYS_MAX, has_nested, move_of
 from kvstore.api.validation import noted
 from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, unnamed_id
 from kvstore.core.plans import LocalPlan
-from kvstore.core.requests import Flight, Requests, Waiting
+from kvstore.core.requests import Flight, Requests, Touches, Waiting
 from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, GroupId, MessageId, ProcessId, created_us, new_message_id
 
@@ -41,6 +41,8 @@ times that time; but not more often than this."""
 
 FULL_TRANSACTIONS = 256
 FULL_BYTES = 256 * 1024
+PASSED_MAX = 256
+"""So many that must go into a later bundle are passed to fill one: where all want one key, more would be in vain."""
 
 assert FULL_TRANSACTIONS <= BUNDLE_TRANSACTIONS_MAX
 
@@ -173,6 +175,8 @@ class Bundler:
         size, keys, several = 0, 0, len(flow.destinations) > 1
         queue = flow.queue
         while queue and len(taken) < FULL_TRANSACTIONS and (not taken or size + len(queue[0].body) <= FULL_BYTES):
+            if len(later) > PASSED_MAX:
+                break
             waiting = queue.popleft()
             flow.bytes -= len(waiting.body)
             if not waiting.tokens or waiting.queued != flow.destinations:
@@ -186,12 +190,11 @@ class Bundler:
                 if move_of(waiting.transaction) is not None:
                     (later if taken else taken).append(waiting)
                     break
-                plan = LocalPlan(waiting.transaction)
-                deletes, conditions = plan.reaches_unnamed(), plan.condition_keys()
+                deletes, conditions, writes = waiting.touches = waiting.touches or _touches(waiting)
                 if not written.isdisjoint(conditions) or (deleted and conditions) or (deletes and (deleted or written)):
                     later.append(waiting)
                     continue
-                written |= plan.written_keys()
+                written |= writes
                 deleted |= deletes
             taken.append(waiting)
             size += len(waiting.body)
@@ -200,3 +203,8 @@ class Bundler:
             queue.appendleft(waiting)
             flow.bytes += len(waiting.body)
         return taken
+
+
+def _touches(waiting: Waiting) -> Touches:
+    plan = LocalPlan(waiting.transaction)
+    return plan.reaches_unnamed(), plan.condition_keys(), plan.written_keys()

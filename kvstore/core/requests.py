@@ -36,6 +36,11 @@ WAIT_US_MAX = 60_000_000
 """After so long nobody waits for an answer any more: clients' timeouts are shorter."""
 
 
+Touches = tuple[bool, set[bytes], set[bytes]]
+"""Of a transaction: whether it reaches keys that it does not name, on which keys its votes depend, and which it may
+write."""
+
+
 class Flight:
     """A bundle under way. waiting: its requests, in their order. open: how many of them are not answered."""
 
@@ -57,13 +62,14 @@ class Waiting:
     nothing of the first time. body: as it is multicast. queued: the destinations for whose next bundle it waits;
     flight: the bundle with which it is under way. results: what shards have reported so far. repeated: it was complete
     before this request came; unknown: then, the replicas that remember nothing of it. forgotten: the shards of which
-    most replicas do not, or where it is too old to be remembered. window_us: the deduplication window.
+    most replicas do not, or where it is too old to be remembered. window_us: the deduplication window. touches: once
+    somebody has looked.
     """
 
     __slots__ = (
         "astray", "attempt", "body", "bundles", "destinations", "digest", "due", "flight", "forgotten", "id",
-        "moved_at", "queued", "repeated", "results", "shard_map", "since", "tokens", "transaction", "unknown",
-        "unnamed", "window_us", "without",
+        "moved_at", "queued", "repeated", "results", "shard_map", "since", "tokens", "touches", "transaction",
+        "unknown", "unnamed", "window_us", "without",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +97,7 @@ class Waiting:
         self.moved_at = ZERO
         self.digest = digest
         self.tokens: list[int] = []
+        self.touches: Touches | None = None
         self.results: dict[GroupId, ShardResult] = {}
         self.without: set[GroupId] = set()
         self.repeated = False
