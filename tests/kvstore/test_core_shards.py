@@ -120,14 +120,16 @@ def test_where_thousands_of_slots_are_nobody_counts_again_and_again() -> None:
         for shard, places in ((0, gone), (2, gone)):
             bench.part(shard, ranged, Vote(places=places))
         assert bench.statuses() == [APPLIED]
-    bench.hear(0, ShardState(0, False, [], [PlacedRun(0, 4999, 2, since), PlacedRun(5000, 5000, 1, Timestamp(2000, 0))]))
+    later = Timestamp(2000, 0)
+    bench.hear(0, ShardState(0, False, [], [PlacedRun(0, 4999, 2, since), PlacedRun(5000, 5000, 1, later)]))
     assert bench.replica.moves.map.slots[4999:5001] == (2, 1)
 
 
 def test_a_range_that_went_past_a_shard_which_was_added_is_moved() -> None:
     bench = Bench(3)
     ranged = bench.deliver(Transaction(success=(DeleteRange(b"k"),)))
+    places = [PlacedRun(0, 9, 2, Timestamp(1, 0)), PlacedRun(7, 7, 3, Timestamp(2, 0))]
     for shard in (0, 2):
-        bench.part(shard, ranged, Vote(places=[PlacedRun(0, 9, 2, Timestamp(1, 0)), PlacedRun(7, 7, 3, Timestamp(2, 0))]))
+        bench.part(shard, ranged, Vote(places=places))
     assert bench.statuses() == [MOVED]
     assert not moved([[], []], (0,)) and not moved([], (0,))
