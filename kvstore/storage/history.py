@@ -50,6 +50,7 @@ _NOTED_MAX = 1000
 """How many changes one note of CHANGES tells of."""
 _DROPPED_MIN = 64
 """A commit drops up to twice as many blocks and notes as it adds, and so many more, if they are old."""
+_FIRST_ROWS = 32
 PORTION_CHANGES, PORTION_BYTES = 1000, 256 * 1024
 """One `changed_after` looks at so many changes, and ends when it has found so much; with a whole transaction."""
 _VERSION_BYTES = 16
@@ -211,6 +212,16 @@ class Past:
     def _row(self, key: bytes, kept: Mapping[bytes, bytes] | None) -> bytes:
         """The row that stood under a key; empty if there was none. kept: what PAST has of keys around this one; None:
         nobody has looked."""
+        row = self.newest(key)
+        if row is None:
+            if kept is None:
+                kept = self._kept(key, key + b"\0", reverse=False)[0]
+            row = kept.get(key, b"")
+        return row if version_bytes(row) <= self._version else b""
+
+    def newest(self, key: bytes) -> bytes | None:
+        """The row that stood under a key, if it was not overwritten since, or in one of the layers; None: if there was
+        any, it is in PAST."""
         version = self._version
         for layer in self._layers:
             since = layer.since.get(key)
@@ -219,11 +230,7 @@ class Past:
                 at = bisect_right(overwritten, version, key=_until)
                 return overwritten[at][1] if at < len(overwritten) else layer.data[key]
         row = self._backend.get(DATA, key) or b""
-        if not row or version_bytes(row) > version:  # else that is what stood there
-            if kept is None:
-                kept = self._kept(key, key + b"\0", reverse=False)[0]
-            row = kept.get(key, b"")
-        return row if version_bytes(row) <= version else b""
+        return row if row and version_bytes(row) <= version else None
 
     def _keys(
         self, first: bytes, end: bytes, reverse: bool, kept: Mapping[bytes, bytes], last_kept: bytes | None
@@ -268,7 +275,7 @@ class Past:
     def _commits(self) -> Iterator[bytes]:
         """The last versions of the commits that have overwritten anything since, rising."""
         place = self._version
-        while name := self._block(place + _AFTER_ALL)[0]:
+        while name := _block(self._backend, place + _AFTER_ALL)[0]:
             place = name[:_VERSION_BYTES]
             yield place
 
@@ -278,7 +285,7 @@ class Past:
         rows: list[bytes] = []
         place = commit + ((end or _AFTER_ALL) if reverse else first)
         if reverse and end:  # the block that ends there or beyond
-            name, value = self._block(place)
+            name, value = _block(self._backend, place)
             if name.startswith(commit):
                 rows = _decode(value)
         edge = None
@@ -296,12 +303,13 @@ class Past:
         blocks.close()
         return rows, edge
 
-    def _block(self, start: bytes) -> tuple[bytes, bytes]:
-        """The first block from there on; empty if there is none."""
-        blocks = self._backend.scan(PAST, start)
-        found = next(blocks, (b"", b""))
-        blocks.close()
-        return found
+
+def _block(backend: Backend | View, start: bytes) -> tuple[bytes, bytes]:
+    """The first block from there on; empty if there is none."""
+    blocks = backend.scan(PAST, start)
+    found = next(blocks, (b"", b""))
+    blocks.close()
+    return found
 
 
 def changed_after(
@@ -310,22 +318,62 @@ def changed_after(
     """What transactions after this version have changed with first <= key < end (b"": no end), oldest first; and up to
     which version that is all, None: up to the last one. layers: the newest first. portion: see PORTION_CHANGES."""
     changes, whole = _some_changes(backend, layers, after.encode(), portion)
+    wanted = [(at, key) for at, key in changes if between(key, first, end)]
     found: list[Changed] = []
-    size, upto = 0, after.encode()
+    rows: dict[tuple[bytes, bytes], bytes] = {}
+    size, many, upto = 0, 0, after.encode()
     for at, key in changes:
         if at != upto:
             if size >= PORTION_BYTES:
                 return found, Timestamp.decode(upto)
             upto = at
         if between(key, first, end):
+            if (at, key) not in rows:  # of as many as will fill the portion, if these are as large as the first ones
+                some = 1 + PORTION_BYTES * many // size if size else _FIRST_ROWS
+                rows = _rows_at(backend, layers, wanted[many : many + some])
+            many += 1
+            row = rows[at, key]
             version = Timestamp.decode(at)
-            row = Past(backend, layers, version, LOOKED_MAX).get(key)
-            value = row.value if row is not None and row.version == version else None
+            value = decode_row(key, row).value if row and version_bytes(row) == at else None
             if not found or found[-1][0] != version:
                 found.append((version, []))
             found[-1][1].append((key, value))
             size += len(key) + len(value or b"")
     return found, None if whole else Timestamp.decode(upto)
+
+
+def _rows_at(
+    backend: Backend, layers: Sequence[Written], wanted: Sequence[tuple[bytes, bytes]]
+) -> dict[tuple[bytes, bytes], bytes]:
+    """What stood at these versions under these keys, as `Past._row` has it. PAST is gone through once for all of them:
+    what was overwritten long after costs a look at each commit in between."""
+    rows: dict[tuple[bytes, bytes], bytes] = {}
+    sought: dict[bytes, list[bytes]] = {}
+    for at, key in wanted:
+        row = Past(backend, layers, Timestamp.decode(at), 0).newest(key)
+        if row is None:
+            sought.setdefault(key, []).append(at)
+        rows[at, key] = row or b""
+    keys = sorted(sought)
+    place = min([at for at, _ in wanted], default=b"")
+    while keys and (commit := _block(backend, place + _AFTER_ALL)[0][:_VERSION_BYTES]):
+        place, index, many = commit, 0, len(sought)
+        while index < len(keys):
+            name, value = _block(backend, commit + keys[index])
+            if not name.startswith(commit):
+                break
+            block = _decode(value)
+            for n in range(0, len(block), 3):
+                key, until, row = block[n : n + 3]
+                if key in sought:
+                    rows |= {(at, key): row for at in sought[key] if at < until}
+                    sought[key] = [at for at in sought[key] if at >= until]
+                    if not sought[key]:
+                        del sought[key]
+            index = bisect_right(keys, name[_VERSION_BYTES:], lo=index)
+        if len(sought) < many:
+            keys = [key for key in keys if key in sought]
+    return rows
 
 
 def _some_changes(

@@ -46,7 +46,7 @@ class OldFloorAfterSnapshot(Snapshots):
     """Who was given a snapshot answers as if it had what was overwritten before that."""
 
 
-@rewrite("_row", "since <= version", "since < version")
+@rewrite("newest", "since <= version", "since < version")
 class WriteSeenLate(Past):
     """In the write buffer a write is not seen at its own version."""
 
@@ -61,7 +61,7 @@ class NewestOverwriteSeen(Past):
     """Of what several commits have overwritten under a key the newest is seen, whatever the version."""
 
 
-@rewrite("_row", 'return row if version_bytes(row) <= version else b""', "return row")
+@rewrite("_row", 'return row if version_bytes(row) <= self._version else b""', "return row")
 class LaterSeen(Past):
     """What did not stand there yet is seen."""
 
