@@ -107,6 +107,7 @@ class Clients:
         self._real_clock = real_clock
         self._results: dict[MessageId, ShardResult] = {}
         self._outgoing: dict[ProcessId, list[ShardResult]] = {}
+        self._questions: dict[tuple[tuple[ProcessId, ...], bool], list[MessageId]] = {}
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -263,9 +264,10 @@ class Clients:
         for shard in missing:
             replicas, peer = self._peers.replicas[shard], self._peers.to_ask(shard, waiting.attempt)
             if whether:
-                out.send(tuple([p for p in replicas if p != self._peers.self_id]), ResultRequest([waiting.id], True))
+                others = tuple([p for p in replicas if p != self._peers.self_id])
+                self._questions.setdefault((others, True), []).append(waiting.id)
             elif peer is not None:
-                out.send((peer,), ResultRequest([waiting.id]))
+                self._questions.setdefault(((peer,), False), []).append(waiting.id)
         waiting.attempt += 1
         if not missing and (waiting.results or waiting.without or waiting.repeated):
             self._finish(waiting, waiting.conclusion(), now, out)
@@ -442,11 +444,18 @@ class Clients:
     def end_batch(self, now: int, out: ApplicationOutbox) -> None:
         """Multicast and send what this batch has gathered."""
         self.bundler.leave(now, out)
+        self._send_questions(out)
         if self._outgoing:
             for receiver, results in self._outgoing.items():
                 for some in in_messages(results, _told_bytes):
                     out.send((receiver,), ShardResults(self._peers.shard, some))
             self._outgoing = {}
+
+    def _send_questions(self, out: ApplicationOutbox) -> None:
+        """Of all requests together: where all is late each of them would be a message more, and all be later."""
+        for (to, whether), ids in self._questions.items():
+            out.send(to, ResultRequest(ids, whether))
+        self._questions = {}
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask again for what is missing. Returns when there is something to do again."""
@@ -461,6 +470,7 @@ class Clients:
             else:
                 self.requests.schedule(waiting, now)
                 self._ask_for_results(waiting, now, out)
+        self._send_questions(out)
         wakes = self.bundler.leave(now, out), self.requests.next_due(), self.lookups.on_tick(now, out)
         return min([wake for wake in wakes if wake is not None], default=None)
 

@@ -248,6 +248,17 @@ def test_results_are_asked_for_after_a_while_from_one_replica_after_the_other():
     assert bench.tick(RESULT_RETRY_US) is None
 
 
+def test_what_many_requests_lack_is_asked_for_in_one_message_to_each_replica():
+    """Where all is late a message for each, twice a second, makes it later."""
+    bench = Bench()
+    wanted = [bench.request(Transaction(success=(Get(key(0)), Get(key(1))))) for _ in range(50)]
+    bench.multicast()
+    bench.tick(RESULT_RETRY_US)
+    asked = bench.sent(ResultRequest)
+    assert sorted(to for to, _ in asked) == [(1,), (3,)]
+    assert [sorted(question.ids) for _, question in asked] == [sorted(wanted)] * 2
+
+
 def test_a_replica_tells_the_result_that_it_remembers():
     bench = Bench()
     message_id = bench.new_id()
