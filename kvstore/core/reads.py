@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvstore.api.model import Result, Transaction
+from kvstore.api.model import Range, Result, Transaction
 from kvstore.core.execution import Execution
 from kvstore.core.log import Log
 from kvstore.core.messages import (
@@ -234,9 +234,11 @@ class Reads:
                 execution.run(LocalPlan(request.transaction, self._moves.owns).course(True))
             digest = blake2b(_encode(execution.results), digest_size=16).digest()
         results = None if denied is not None or digest == request.known else execution.told
+        attached = any([type(op) is Range and op.lease for op in request.transaction.success])
+        deleted_at = log.completed if attached else log.deleted_at  # what a lease has lost was not deleted
         return ReadNowTold(
             self._peers.shard, request.number, log.completed, log.version, store.complete_to, store.floor,
-            log.deleted_at, digest, results, self._moves.told(request.transaction),
+            deleted_at, digest, results, self._moves.told(request.transaction),
         )  # fmt: skip
 
     # -- batches and time ---------------------------------------------------------------------------------------------

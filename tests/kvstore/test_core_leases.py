@@ -29,14 +29,14 @@ from kvstore.core import leases as measuring
 from kvstore.core.audit import APPLIED, FAILED, Given, MovedRow
 from kvstore.core.bundles import decode_bundle, decode_transaction
 from kvstore.core.execution import Execution, vote
-from kvstore.core.messages import ShardState, Vote
+from kvstore.core.messages import ReadNow, ReadNowTold, ShardState, Vote
 from kvstore.core.plans import LocalPlan
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import Timestamp, created_us
-from tests.kvstore.one_replica import SHARDS, Bench, key
+from tests.kvstore.one_replica import SHARDS, Bench, key, write
 
 NOW = Timestamp(100, 1)
 TTL_US = 2_000_000
@@ -235,6 +235,20 @@ def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone(monkeypatch: p
     assert len(bench.replica.leases) == 2
     bench.tick(TTL_US)
     assert len(asked(bench)) == 2
+
+
+def test_of_several_shards_a_key_that_was_attached_for_a_moment_is_not_overlooked() -> None:
+    """Who was told the same twice takes it for what held in between; nothing was deleted."""
+    bench = Bench()
+    mine = granted(bench)
+    told: list[ReadNowTold] = []
+    for number in (1, 2, 3):  # the first time its slot is new to the lease
+        bench.deliver(attach(0, mine))
+        bench.deliver(write(key(0)))
+        bench.hear(3, ReadNow(number, leases.look(mine, keys=True), None))
+        told += [one for _, one in bench.sent(ReadNowTold)]
+    _, before, after = told
+    assert before.digest == after.digest and after.deleted_at > before.position
 
 
 def test_a_lease_of_a_day_that_is_renewed_all_the_time_takes_no_more_memory_for_that() -> None:
