@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from kvstore.api.model import Get, KeyValue, OperationResult, Range, Transaction
+from kvstore.api.model import Get, KeyValue, Move, OperationResult, Range, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
+from kvstore.core.audit import APPLIED, Given, MovedRow
 from kvstore.core.bundles import NO_ID
 from kvstore.core.collects import COLLECTS_MAX
-from kvstore.core.messages import Answered, ReadAt, ReadAtTold, ReadNow, ReadNowTold, Refused
+from kvstore.core.messages import Answered, ReadAt, ReadAtTold, ReadNow, ReadNowTold, Refused, Vote
 from kvstore.core.positions import WAIT_US_MAX
 from kvstore.core.versions import RETRY_US
 from multicast.types import ZERO, Timestamp
@@ -61,6 +62,23 @@ def test_a_read_of_another_shard_is_what_one_of_its_replicas_says() -> None:
     (answer,) = bench.answers()
     assert isinstance(answer, Answered) and (answer.shard, answer.position) == (1, 9)
     assert answer.result.results == (row(B, 7),) and bench.multicast() == []
+
+
+def test_what_came_with_a_slot_and_went_with_it_counts_as_deleted() -> None:
+    """Who looks twice, each time while it is elsewhere, is told the same."""
+    bench, slot = Bench(3), slot_of(key(0))
+    told: list[ReadNowTold] = []
+    for number, way in ((1, (0, 1)), (2, (1, 0))):
+        bench.hear(0, ReadNow(number, Transaction(success=(Range(b"k", 9),)), None))
+        told += [one for _, one in bench.sent(ReadNowTold)]
+        step = bench.deliver(Transaction(success=(Move(*way, ((slot, slot),)),)))
+        row = MovedRow(key(0), at(1), b"v", at(1))
+        given = Given([row], [], b"", b"", True, True, [], ((slot, slot),))
+        bench.part(0, step, *([Vote(given=given)] if way == (0, 1) else []))
+    bench.hear(0, ReadNow(3, Transaction(success=(Range(b"k", 9),)), None))
+    ((_, last),) = bench.sent(ReadNowTold)
+    assert bench.statuses() == [APPLIED, APPLIED]
+    assert told[0].digest == last.digest != told[1].digest and last.deleted_at > told[0].position
 
 
 def test_what_two_rounds_find_alike_held_in_between() -> None:

@@ -14,9 +14,11 @@ from kvstore.core.leases import Leases
 from kvstore.core.log import Log
 from kvstore.core.lookups import Lookups
 from kvstore.core.moves import Moves
+from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
 from kvstore.core.rights import Rights
+from kvstore.core.shards import Shards
 from kvstore.core.signals import Signals
 from kvstore.core.versions import Versions
 from kvstore.core.watches import Watches
@@ -312,6 +314,36 @@ class AllPartsAtOnce(Signals):
     """Whoever asks for the parts of many bundles is sent them in one message, be it ever so large."""
 
 
+@rewrite("delivered", "max(EARLY_MANY, 2 * len(self._early))", "EARLY_MANY")
+class LooksEachTime(Signals):
+    """Who is far behind looks through all parts that came early at each delivery, and falls back further."""
+
+
+@rewrite("wrote", "if len(self._due) > 2 * len(self._versions) + _STALE_MAX:", "if False:")
+class InstantsStay(Leases):
+    """A lease that is renewed all the time takes memory for each renewal, for a time to live."""
+
+
+@rewrite("_take", "if len(later) > PASSED_MAX:", "if False:")
+class LooksAtAll(Bundler):
+    """Where all want one key each bundle looks at all that waits."""
+
+
+@rewrite("on_state", "before is None or before.places != state.places", "True")
+class SlotBySlot(Shards):
+    """Thousands of slots are looked at whenever a leader says where they still are."""
+
+
+@rewrite("_step", "self.log.deleted_at = entry.position", "pass")
+class GoneIsNotDeleted(Replica):
+    """What came with a slot and went with it is not missed by who looked twice while it was elsewhere."""
+
+
+@rewrite("_found", "log.completed if attached else log.deleted_at", "log.deleted_at")
+class DetachedInBetween(Reads):
+    """A key that was attached for a moment is overlooked by who was told the same before and after."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -321,6 +353,8 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
     *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal, AllPartsAtOnce),
+    *_core(TWO_SHARDS, LooksEachTime, InstantsStay, LooksAtAll, SlotBySlot, DetachedInBetween),
+    Planted("GoneIsNotDeleted", "", GoneIsNotDeleted, settings=MOVING),
     Planted("AllResultsAtOnce", "", AllResultsAtOnce, settings=TWO_SHARDS),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
