@@ -246,9 +246,12 @@ class Channels:
         if channel.asked_at and now - channel.asked_at < self._retry_us:
             return
         channel.asked_at = now
-        head = self.waiting.head
-        stamp = stamp_of(head) if head is not None else NEVER
-        out.send((peer,), Ask(channel.received, stamp))
+        out.send((peer,), Ask(channel.received, self._wanted()))
+
+    def _wanted(self) -> Stamp:
+        """The stamp of the last waiting message: were barriers asked for up to the first one, and others had not come,
+        each of those that wait would take as long as this one."""
+        return stamp_of(max(self.waiting.items)) if self.waiting.head is not None else NEVER
 
     def ask_in_turn(self, group: GroupId, now: int, out: Outbox) -> None:
         """Another group's leader and its members, one after the other."""
@@ -274,7 +277,7 @@ class Channels:
             if channel.barrier >= stamp:
                 continue
             if group == self._group:
-                out.send((self._leader_of(group),), Want([(group, stamp)]))
+                out.send((self._leader_of(group),), Want([(group, self._wanted())]))
             else:
                 self.ask_in_turn(group, now, out)
         return now + self._retry_us

@@ -333,6 +333,25 @@ def test_a_lost_request_is_repeated_by_the_blocked_destination() -> None:
 # -- periodic barriers (Algorithm 2) -----------------------------------------------------------------------------------
 
 
+def test_what_has_waited_for_a_dead_group_does_not_come_one_message_per_period() -> None:
+    """Their requests for barriers were lost with it; what the first of them asks for is good for all."""
+    topology = Topology.grid(2, 3)
+    options = QuasiGenuineOptions(clock="hybrid")
+    world = World(topology, lambda p, rng, _: (QuasiGenuine(p, topology, options, rng), Application()), 1)
+    world.start()
+    world.run_for(SECOND)
+    for process in topology.groups[1]:
+        world.crash(process)
+    for number in range(1, 31):
+        world.submit(0, AppMessage(new_message_id(world.now, number), (0, 1), b"", 0))
+        world.run_for(SECOND // 20)
+    for process in topology.groups[1]:
+        world.restart(process)
+    assert world.node(0).engine.position == 0
+    world.run_for(8 * options.retry_us)
+    assert [world.node(process).engine.position for process in topology.processes] == [30] * 6
+
+
 def test_with_periodic_barriers_nobody_requests_any() -> None:
     world = cluster(groups=3, liveness="periodic", barrier_threshold_us=20_000)
     m = world.submit(0, 0, 1)

@@ -408,6 +408,11 @@ class AnythingAnnounced(QuasiGenuine):
     accepts.)"""
 
 
+@rewrite("_wanted", "max(self.waiting.items)", "self.waiting.head", part="channels")
+class OneAtATime(QuasiGenuine):
+    """Who is blocked asks for no more than lets the first message go, and so anew for each that follows."""
+
+
 LEARNING = (OneVoteLess, KnownKept, ChosenKept, OneGapLearned, AnnouncesOn)
 PLANTED = (
     *map(
@@ -422,7 +427,7 @@ PLANTED = (
             CastsOfOldEpochsForgotten, NeverReconsidered, StampsFallBack, ExpectedKept, NullKept, WantsKept,
             WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked,
             OthersNotAskedIfBlocked, ReturnsLacking, ReturnsUnreminded, SameEpoch, CastsOfNoEpoch,
-            DroppedNotReminded, ReceiptsNotReminded,
+            DroppedNotReminded, ReceiptsNotReminded, OneAtATime,
         ),
     ),
     *(Planted(kind, PARALLEL) for kind in LEARNING),
