@@ -106,6 +106,7 @@ class Collects:
         self._rng = rng
         self._unread = unread
         self._collects: dict[int, _Collect] = {}
+        self._look_at = 0
         self._number: int | None = None
 
     def __len__(self) -> int:
@@ -126,6 +127,7 @@ class Collects:
         collect.before, collect.found = collect.found, {}
         collect.missing = dict.fromkeys(collect.shards, 0)
         collect.due = now + RETRY_US
+        self._look_at = min(self._look_at, collect.due)
         for shard in collect.shards:
             self._ask(shard, self._number, collect, out)
 
@@ -187,6 +189,8 @@ class Collects:
         """Ask others, give up. Returns when to do so again."""
         if not self._collects:
             return None
+        if now < self._look_at:  # no look at each of them in every batch
+            return self._look_at
         for number, collect in list(self._collects.items()):
             if now - collect.since >= WAIT_US_MAX:
                 del self._collects[number]
@@ -195,5 +199,6 @@ class Collects:
                 collect.due = now + RETRY_US
                 for shard in collect.missing:
                     self._ask(shard, number, collect, out)
-        return min([min(c.due, c.since + WAIT_US_MAX) for c in self._collects.values()], default=None)
+        self._look_at = min([min(c.due, c.since + WAIT_US_MAX) for c in self._collects.values()], default=now)
+        return self._look_at if self._collects else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import pytest
 
@@ -282,3 +283,19 @@ def test_a_range_of_which_a_slot_has_gone_elsewhere_is_ordered() -> None:
         told.places = gone if shard == 1 else []
         tell(bench, told)
     assert bench.answers() == [] and [message.destinations for message in bench.multicast()] == [(0, 1, 2)]
+
+
+def test_who_waits_is_looked_at_when_somebody_is_to_be_asked_again_and_not_in_every_batch() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.request(BOTH, NO_ID)
+    bench.tick()
+    collects = bench.replica.collects
+    bench.sent(ReadNow)
+    with patch.object(collects, "_collects", MagicMock(wraps=collects._collects)) as looked:
+        assert collects.on_tick(bench.now + RETRY_US - 1, bench.out) == bench.now + RETRY_US
+        looked.items.assert_not_called()
+    bench.now += RETRY_US // 2
+    bench.request(BOTH, NO_ID)
+    assert bench.tick(RETRY_US // 2) is not None and len(bench.sent(ReadNow)) == 2 * 4
+    assert bench.tick(RETRY_US // 2) is not None and len(bench.sent(ReadNow)) == 2
