@@ -18,7 +18,7 @@ from kvstore.api.model import (
     Range,
     Transaction,
 )
-from kvstore.api.shard_map import PlacedRun, slot_of
+from kvstore.api.shard_map import PlacedRun, own_slot, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, unnamed_id, version_of
 from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT, _told_bytes
@@ -499,3 +499,29 @@ def test_where_one_shard_has_forgotten_and_the_last_one_has_nothing_nobody_is_wa
     bench.tick(RESULT_RETRY_US)
     (answer,) = bench.answers()
     assert answer.results_omitted and answer.result.version == version
+
+
+def test_who_is_sent_elsewhere_waits_there_for_all_again() -> None:
+    """What a shard has said of the copy before, that it has nothing of it, says nothing of this one."""
+    bench = Bench(topology=Topology.grid(4, 3))
+    ranged, places = Transaction(success=(Range(b"k", 9),)), [PlacedRun(own_slot(3), own_slot(3), 3, Timestamp(1, 0))]
+    message_id = bench.request(ranged)
+    delivery = bench.order(bench.multicast()[0])
+    bench.hear(3, ShardResults(1, [result_of(ranged, message_id, delivery.timestamp, [], REPEATED)]))
+    bench.part(1, delivery, Vote(places=places))
+    bench.part(2, delivery)
+    bench.hear(3, ShardState(1, False, [], places))
+    (again,) = bench.multicast()
+    assert again.destinations == (0, 1, 2, 3)
+    delivery = bench.order(again)
+    for shard in (1, 2, 3):
+        bench.part(shard, delivery)
+    row = KeyValue(key(1), b"v", Timestamp(2, 0))
+    found = [(2, ()), (3, ()), (1, (row,))]
+    for shard, entries in found:
+        assert bench.answers() == []
+        results = [(0, OperationResult(entries=entries))]
+        result = result_of(ranged, message_id, version_of(delivery.timestamp, 0), results)
+        bench.hear(3 * shard, ShardResults(shard, [result]))
+    (answer,) = bench.answers()
+    assert answer.result.results[0].entries == (row,)

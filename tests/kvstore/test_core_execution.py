@@ -324,6 +324,9 @@ def test_own_writes_hide_what_is_large_and_show_nothing_beyond_what_is_known():
         hidden = Execution(store, NOW)
         hidden.run([(0, Delete(b"a")), (1, Delete(b"b")), (2, Range(b"", 9))])
         assert [entry.key for entry in hidden.results[2][1].entries] == [b"c"]
+        falling = Execution(store, NOW)
+        falling.run([(0, Delete(b"c")), (1, Delete(b"b")), (2, Range(b"", 9, reverse=True))])
+        assert [entry.key for entry in falling.results[2][1].entries] == [b"a"]
         beyond = Execution(store, NOW)
         beyond.run([(0, Put(b"z", b"own")), (1, Range(b"", 9))])
         (_, found) = beyond.results[1]

@@ -339,6 +339,16 @@ class GoneIsNotDeleted(Replica):
     """What came with a slot and went with it is not missed by who looked twice while it was elsewhere."""
 
 
+@rewrite("_try_elsewhere", "waiting.astray, waiting.without = False, set()", "waiting.astray = False")
+class NothingThereEither(Clients):
+    """A shard that had nothing of a copy is not waited for where another copy has gone to it."""
+
+
+@rewrite("_find", 'rest = (first, last) if reverse else (last + b"\\0", end)', 'rest = (first, last)')
+class FallsAnyhow(Execution):
+    """Behind own writes of large values the same rows are found again."""
+
+
 @rewrite("_found", "log.completed if attached else log.deleted_at", "log.deleted_at")
 class DetachedInBetween(Reads):
     """A key that was attached for a moment is overlooked by who was told the same before and after."""
@@ -353,7 +363,8 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
     *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal, AllPartsAtOnce),
-    *_core(TWO_SHARDS, LooksEachTime, InstantsStay, LooksAtAll, SlotBySlot, DetachedInBetween),
+    *_core(TWO_SHARDS, LooksEachTime, InstantsStay, LooksAtAll, SlotBySlot, DetachedInBetween, NothingThereEither),
+    *_core(TWO_SHARDS, FallsAnyhow),
     Planted("GoneIsNotDeleted", "", GoneIsNotDeleted, settings=MOVING),
     Planted("AllResultsAtOnce", "", AllResultsAtOnce, settings=TWO_SHARDS),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
