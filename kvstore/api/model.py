@@ -40,7 +40,8 @@ RANGE_KEYS_MAX = 10_000
 LEASE_KEYS_MAX = 1000
 LEASE_ID_BYTES = 16
 SCANNED_KEYS_MAX = 512_000
-"""Of all ranges of one transaction, in one shard; a Revoke counts for REVOKED_KEYS, as it writes what it sees."""
+"""Of all ranges of one transaction, in one shard; a Revoke counts for REVOKED_KEYS, as it writes what it sees, and a
+range after a DeleteRange for RANGE_KEYS_MAX more, for it passes what that has deleted."""
 REVOKED_KEYS = 8 * LEASE_KEYS_MAX
 NOTED_KEYS_MAX = 100_000
 """Of which the journal may tell for the transactions of one bundle, in one shard, beside those that they name, unless
