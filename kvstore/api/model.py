@@ -42,6 +42,9 @@ LEASE_ID_BYTES = 16
 SCANNED_KEYS_MAX = 512_000
 """Of all ranges of one transaction, in one shard; a Revoke counts for REVOKED_KEYS, as it writes what it sees, and a
 range after a DeleteRange for RANGE_KEYS_MAX more, for it passes what that has deleted."""
+TRIED_KEYS_MAX = 2 * SCANNED_KEYS_MAX
+"""The same in all ways together that every shard tries, where a transaction has nested ones: of DeleteRanges and
+NoneNewers, which may fail."""
 REVOKED_KEYS = 8 * LEASE_KEYS_MAX
 NOTED_KEYS_MAX = 100_000
 """Of which the journal may tell for the transactions of one bundle, in one shard, beside those that they name, unless

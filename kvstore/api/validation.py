@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from kvstore.api import nesting
 from kvstore.api.model import (
     FALLIBLE,
     INT64_MAX,
@@ -23,6 +24,7 @@ from kvstore.api.model import (
     SCANNED_KEYS_MAX,
     SLOTS,
     TARGETS,
+    TRIED_KEYS_MAX,
     TRIED_MAX,
     VALUE_BYTES_MAX,
     WAYS_MAX,
@@ -194,11 +196,23 @@ def validate(transaction: Transaction) -> None:
         if ways * count > TRIED_MAX:
             told = f"its {ways} ways to end times its {count} comparisons and operations are more than {TRIED_MAX}"
             raise InvalidTransaction("transaction", told)
+        if _tried_keys(transaction) > TRIED_KEYS_MAX:
+            told = f"in its {ways} ways to end its ranges that can fail may see more than {TRIED_KEYS_MAX} keys"
+            raise InvalidTransaction("transaction", told)
     for name, branch in (("success", transaction.success), ("failure", transaction.failure)):
         if not nested and 2 * len(branch) <= SCANNED_KEYS_MAX // RANGE_KEYS_MAX:  # nearly always
             continue
         if _scanned(branch, RANGE_KEYS_MAX) > SCANNED_KEYS_MAX:
             raise InvalidTransaction(name, f"its ranges may see more than {SCANNED_KEYS_MAX} keys")
+
+
+def _tried_keys(transaction: Transaction) -> int:
+    """How many keys a shard may look at to find out which of its ways to end are possible."""
+    looking = (DeleteRange, NoneNewer)
+    if not any([isinstance(op, looking) for op in operations_of(transaction)]):
+        return 0
+    courses = [nesting.course(transaction, *way) for way in nesting.ways(transaction)]
+    return sum([_scanned(tuple([op for op in one if isinstance(op, looking)]), RANGE_KEYS_MAX) for one in courses])
 
 
 def _check_depth(transaction: Transaction | Txn, depth: int) -> None:

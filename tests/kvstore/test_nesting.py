@@ -21,6 +21,7 @@ from kvstore.api.model import (
     Get,
     InvalidTransaction,
     KeyValue,
+    NoneNewer,
     Operation,
     OperationResult,
     Put,
@@ -210,6 +211,10 @@ BRANCHING = Txn((), (Get(b"k"),), (Put(b"k", b"v"),))
             "33 ways to end times its 255 comparisons and operations",
         ),
         (
+            Transaction((), (*(BRANCHING,) * 5, *(NoneNewer(b"k", ZERO),) * 4)), "transaction",
+            "in its 33 ways to end its ranges that can fail may see more than 1024000 keys",
+        ),
+        (
             Transaction((), (Txn((), (Range(b"", 1, count_only=True),) * 52),)), "success", "more than 512000 keys",
         ),
     ],
@@ -223,7 +228,8 @@ def test_what_breaks_a_limit_is_refused_and_its_place_named(transaction, field, 
 def test_up_to_the_limits_all_is_well():
     """Where nothing can fail there may be any number of ways."""
     most = Transaction((), (BRANCHING,) * 5 + (Add(b"k", 1),)), Transaction((), (BRANCHING,) * 300), deep(NESTING_MAX)
-    assert [validate(transaction) for transaction in most] == [None] * 3
+    ranges = Transaction((), (*(BRANCHING,) * 5, *(NoneNewer(b"k", ZERO),) * 3))
+    assert [validate(transaction) for transaction in (*most, ranges)] == [None] * 4
 
 
 def test_what_is_not_nested_is_ordered_and_remembered_as_before():
