@@ -76,7 +76,8 @@ class InteractiveTransaction:
         if name in self._writes:
             return self._writes[name]
         if name not in self._reads:
-            self._reads[name] = await self._attempts.run(self._keys.get(name, timeout=self._remaining()))
+            read = await self._attempts.run(self._keys.get(name, timeout=self._remaining()))
+            self._reads.setdefault(name, read)  # unless another task has read it meanwhile
         found = self._reads[name]
         return None if found is None else found.value
 

@@ -10,9 +10,13 @@ import asyncio
 import heapq
 import random
 from collections import Counter
+from typing import Any
 
-from client_sdk import AsyncClient, Done, InteractiveTransaction
+import pytest
+
+from client_sdk import AsyncClient, Conflict, Done, InteractiveTransaction
 from client_sdk.interactive import pause
+from client_sdk.requests import Request
 from client_sdk.testing import MemoryStore
 
 ATTEMPT = 0.01
@@ -83,3 +87,27 @@ async def test_fifty_writers_of_a_store_do_as_those_of_the_simulation() -> None:
             found = await store.get("n")
     assert found is not None and found.value == b"50"
     assert len(attempts) == 50 and sum(attempts) <= 4 * 50  # by real clocks: with room beyond the simulated three
+
+
+async def test_tasks_of_a_transaction_that_read_one_key_at_once_have_read_the_same(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one would go on with a value that the commit does not compare."""
+    with MemoryStore() as memory:
+        async with AsyncClient(memory) as store, AsyncClient(memory) as other:
+            await store.put("k", "1")
+            run, asked = store.attempts.run, 0
+
+            async def with_a_write_between(request: Request[Any]) -> Any:
+                nonlocal asked
+                asked += 1
+                if asked == 2:
+                    await other.put("k", "2")
+                return await run(request)
+
+            monkeypatch.setattr(store.attempts, "run", with_a_write_between)
+            with pytest.raises(Conflict):
+                async with store.transaction() as transaction:
+                    read = await asyncio.gather(transaction.get("k"), transaction.get("k"))
+                    transaction.put("k", b"%d" % (int(read[0] or b"") + 10))
+            assert read == [b"1", b"1"]
