@@ -178,6 +178,8 @@ class Connection(asyncio.Protocol):
 
     def end(self, error: OSError) -> None:
         """Close it; those who wait get `error`. Idempotent."""
+        if self.made and isinstance(error, NotConnected):  # too late: what waited was sent when it was made
+            error = Broken(str(error))
         self._replica.retire(self)
         self._out.clear()  # it may be connected in this very moment
         if self._transport is None:
@@ -245,6 +247,7 @@ class Connections:
         self._replicas: dict[str, _Replica] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
+        self._closed = False
 
     async def exchange(
         self, url: str, method: str, path: str, fields: str, body: bytes | None, seconds: float,
@@ -284,6 +287,8 @@ class Connections:
         transport = made[0].transport
         self._streams.add(transport)
         try:
+            if self._closed:
+                raise Broken("the client was closed")
             transport.write(f"GET {replica.path}{path}{replica.line_end}{fields}\r\n".encode())
             yield reader
         finally:
@@ -317,6 +322,7 @@ class Connections:
 
     async def close(self) -> None:
         """Close every connection. Idempotent."""
+        self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
         for transport in list(self._streams):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from client_sdk import AsyncClient, Unavailable
-from client_sdk.connections import CONNECTIONS_MAX, Broken, Connections, NotConnected, Received
+from client_sdk import connections as module
+from client_sdk.connections import CONNECTIONS_MAX, Broken, Connections, NotConnected, Received, Transport
 from kvstore.api.http1 import RequestReader
 from tests.multicast.live import eventually
 from tests.ports import free_ports
@@ -216,3 +218,66 @@ async def test_a_client_of_https_where_there_is_http_is_told_so_before_its_time_
         async with AsyncClient(f"https://127.0.0.1:{port}", timeout=60) as client:
             with pytest.raises(Unavailable, match=rf"https://127.0.0.1:{port}: it does not speak TLS: is it http://"):
                 await client.get("k")
+
+
+class Sent(asyncio.Transport):
+    """data: what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += data
+
+    def abort(self) -> None:
+        pass
+
+
+async def test_a_connection_whose_time_is_over_when_it_is_made_may_have_sent_what_waited(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the loop stands still at this very moment: the request has left, and nobody may say that it was not
+    sent."""
+    monkeypatch.setattr(module, "CONNECT_TIMEOUT_SECONDS", 0.01)
+    sent = Sent()
+
+    class Late(Transport):
+        async def connect(
+            self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: ssl.SSLContext | None
+        ) -> None:
+            protocol().connection_made(sent)
+            await asyncio.Event().wait()
+
+    client = Connections(transport=Late())
+    with pytest.raises(Broken, match="not connected in time"):
+        await client.exchange("http://x", "PUT", "/", "", b"value", 60.0)
+    assert sent.data.endswith(b"value")
+
+
+async def test_a_stream_that_is_connected_when_its_client_was_closed_meanwhile_is_none() -> None:
+    connecting, ended = asyncio.Event(), asyncio.Event()
+
+    class Slow(Transport):
+        async def connect(
+            self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: ssl.SSLContext | None
+        ) -> None:
+            connecting.set()
+            await asyncio.sleep(0.05)
+            await super().connect(protocol, host, port, tls)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert not await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        client = Connections(transport=Slow())
+        stream = client.stream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "/", "")
+        begun = asyncio.create_task(stream.__aenter__())
+        await connecting.wait()
+        await client.close()
+        with pytest.raises(Broken, match="the client was closed"):
+            await begun
+        await ended.wait()
