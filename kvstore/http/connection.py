@@ -43,6 +43,8 @@ READ_BYTES = 64 * 1024
 
 _log = structlog.get_logger("kvstore.http")
 _NO_HEAD = Head("", "/", 1, Fields(b""))
+_GONE = Response(499, b"")
+"""In place of an answer for which nobody waits any longer: nothing goes on for it."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -85,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
                 call.stream.gone()
             if not call.token:
                 call.leave()
+                call.response = call.response or _GONE
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._server.buffer

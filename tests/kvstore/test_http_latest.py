@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -146,3 +148,21 @@ async def test_what_a_replica_tells_of_itself_is_for_those_who_may_monitor() -> 
         assert b'"replica":{"role":"leader"}' in await told()
         node.known.change(KNOWN[1])
         assert b'"replica":{"role":"leader","keys":7}' in await told()
+
+
+async def test_a_watch_whose_client_has_gone_before_his_token_was_known_does_not_begin() -> None:
+    """It would be told everything for ever, and what it is told be kept."""
+    node = Behind(*KNOWN)
+    node.waits = asyncio.Event()
+    async with serving(node, root=ROOT_DIGEST) as client:
+        _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(f"GET /v1/watch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ANN}\r\n\r\n".encode())
+        await eventually(lambda: node.asked == 1)
+        reset_at_its_end = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset_at_its_end)
+        writer.transport.abort()
+        await eventually(lambda: not client.server.connections)
+        node.waits.set()
+        await eventually(lambda: not node.missing)
+        assert await ask(client) == 200
+        assert not client.api.calls.streams
