@@ -316,9 +316,9 @@ class HttpApi:
         if call.query:
             raise errors.invalid("query", "an outcome takes none")
         message_id = request.parse_id("id", call.path[len(TXN) :])
-        call.text_id, call.ordered = codec.id_text(message_id), True
         self._open(call)
-        self._check_ready()
+        call.text_id, call.ordered = codec.id_text(message_id), True
+        self._check_ready(UNKNOWN)
         call.token = self.node.request(Lookup(message_id), partial(call.step, self._did_look_up))
 
     def _did_look_up(self, call: Call, answer: Answered | Refused) -> None:
@@ -328,10 +328,10 @@ class HttpApi:
                 told = answers.Outcome(call.text_id, NOT_APPLIED, code="failed", detail=found.failure)
             else:
                 told = answers.Outcome(call.text_id, APPLIED, found.succeeded, str(found.version))
-        elif answer.outcome == NOT_APPLIED:
+        elif answer.code in errors.DECIDED:
             told = answers.Outcome(call.text_id, NOT_APPLIED, code=answer.code, detail=answer.message)
         else:
-            raise errors.refused(answer)
+            raise errors.refused(answer, in_doubt=True)
         call.answer(Response(200, call.form.header, call.form.encode(told)))
 
     # -- backups ------------------------------------------------------------------------------------------------------
@@ -421,12 +421,12 @@ class HttpApi:
         asked = Execute(call.message_id, transaction, call.at, *call.freshness, call.paged)
         call.token = self.node.request(asked, answer)
 
-    def _check_ready(self) -> None:
+    def _check_ready(self, outcome: str = NOT_APPLIED) -> None:
         if self.calls.stopping:
-            raise errors.unavailable("stopping", "this replica is stopping")
+            raise errors.unavailable("stopping", "this replica is stopping", outcome)
         unready = self.node.unready()
         if unready:
-            raise errors.unavailable("not_ready", unready)
+            raise errors.unavailable("not_ready", unready, outcome)
 
     def _executed(self, call: Call, render: Render, answer: Answered | Refused) -> None:
         if isinstance(answer, Refused):

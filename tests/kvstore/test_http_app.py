@@ -34,6 +34,7 @@ from multicast.types import MessageId, Timestamp, new_message_id
 from tests.multicast.live import eventually
 
 VERSION = Timestamp(0x1234, 7)
+OLD_ID = "0197b3c2-7f00-7cc3-98c4-dc0c0c07398f"
 Execute = Callable[[MessageId, Transaction], Awaitable[Answered | Refused]]
 
 
@@ -541,3 +542,31 @@ async def test_what_is_too_old_is_called_compacted() -> None:
         problem = await client.problem("GET", f"/v1/kv/b?version={OLD}")
         assert is_problem(problem, status=410, code="compacted", retryable=False, outcome="not_applied")
         assert str(VERSION) in problem["detail"]
+
+
+@pytest.mark.parametrize("code", ["overloaded", "stopping", "no_majority", "not_ready"])
+async def test_who_cannot_tell_an_outcome_does_not_say_that_nothing_was_done(code: str) -> None:
+    """Whoever asks for one does so because he does not know: any other word would be taken for the answer."""
+
+    class Busy(FakeNode):
+        def request(self, asked: Any, answer: Callable[[Answered | Refused], None]) -> int:
+            assert isinstance(asked, messages.Lookup)
+            answer(Refused(code, "not now", True, "not_applied"))
+            return 1
+
+    node = Busy(never, not_ready="it starts" if code == "not_ready" else "")
+    async with serving(node) as client:
+        client.api.calls.stopping = code == "stopping"
+        found = await client.problem("GET", f"/v1/txn/{OLD_ID}")
+        assert is_problem(found, status=503, code=code, retryable=True, outcome="unknown", id=OLD_ID)
+
+
+async def test_an_outcome_that_was_ordered_is_told() -> None:
+    class Knows(FakeNode):
+        def request(self, asked: Any, answer: Callable[[Answered | Refused], None]) -> int:
+            answer(Refused("expired", "too late", False, "not_applied"))
+            return 1
+
+    async with serving(Knows(never)) as client:
+        status, _, body = await client("GET", f"/v1/txn/{OLD_ID}")
+        assert status == 200 and is_problem(json.loads(body), outcome="not_applied", code="expired", id=OLD_ID)
