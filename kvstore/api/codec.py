@@ -18,6 +18,7 @@ from kvstore.api.model import (
     INT64_MIN,
     LEASE_ID_BYTES,
     NESTING_MAX,
+    OPERATIONS_MAX,
     RANGES,
     SCAN_LIMIT_DEFAULT,
     Add,
@@ -183,6 +184,8 @@ class TransactionJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 encode = JSON.encode
+EXPLAINED_BYTES_MAX = 16 * 1024
+"""Of a body that is wrong and larger msgspec alone says what is."""
 Malformed = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a body raises, whatever somebody sent."""
 
@@ -197,10 +200,22 @@ def parse_transaction(body: bytes, form: Form = JSON) -> Transaction:
 
 def _parsed(body: bytes, form: Form) -> Transaction:
     try:
-        parsed = form.decode(body, TransactionJson)
+        parsed = form.decode_request(body, TransactionJson)
     except Malformed as error:
         raise _explained(body, form, TransactionJson, error) from None
+    _count(parsed, 0)
     return Transaction(*_parts(parsed))
+
+
+def _count(parsed: TransactionJson | TxnJson, before: int) -> int:
+    """Its comparisons and operations, and so many before. Of far too many none is looked at any closer."""
+    count = before + len(parsed.compare) + len(parsed.success) + len(parsed.failure)
+    for operation in (*parsed.success, *parsed.failure) if count <= OPERATIONS_MAX else ():
+        if isinstance(operation, TxnJson):
+            count = _count(operation, count)
+    if count > OPERATIONS_MAX:
+        raise InvalidTransaction("transaction", f"at most {OPERATIONS_MAX} comparisons and operations")
+    return count
 
 
 def _parts(
@@ -214,9 +229,11 @@ def _parts(
 
 
 def _explained(body: bytes, form: Form, kind: type[msgspec.Struct], error: Exception) -> InvalidTransaction:
-    """Why this body is none of this kind, as helpfully as can be."""
+    """Why this body is none of this kind, as helpfully as can be: of a large one that would take long."""
     if not body:
         return InvalidTransaction("body", "it is empty; an object is needed")
+    if len(body) > EXPLAINED_BYTES_MAX and isinstance(error, msgspec.ValidationError):
+        return _misplaced(error)
     try:
         raw = form.decode_any(body)
     except Malformed as malformed:
@@ -247,6 +264,8 @@ def _unknown_operation(raw: dict[str, Any], place: str = "") -> InvalidTransacti
     return None
 
 
+_TOLD_MAX = 300
+"""So much of what msgspec says is told: names may be as long as the body."""
 _NO_WORD = "Invalid enum value "
 _WORDS = {"op": get_args(Operator), "target": get_args(Target)}
 
@@ -258,7 +277,7 @@ def _misplaced(error: Exception) -> InvalidTransaction:
     words = _WORDS.get(place.rpartition(".")[2])
     if words and text.startswith(_NO_WORD):
         text = f"one of {', '.join(words)}, not {text.removeprefix(_NO_WORD)[:40]}"
-    return InvalidTransaction(place or "body", text)
+    return InvalidTransaction(place or "body", text[:_TOLD_MAX])
 
 
 def _compare(compare: CompareJson) -> Compare:
@@ -333,7 +352,7 @@ class LeaseJson(msgspec.Struct, forbid_unknown_fields=True):
 def parse_ttl_ms(body: bytes, form: Form = JSON) -> int:
     """The body of `POST /v1/leases`. InvalidTransaction names the field that is wrong."""
     try:
-        ttl_ms: int = form.decode(body, LeaseJson).ttl_ms
+        ttl_ms: int = form.decode_request(body, LeaseJson).ttl_ms
     except Malformed as error:
         raise _explained(body, form, LeaseJson, error) from None
     return ttl_ms

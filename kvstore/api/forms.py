@@ -14,11 +14,15 @@ import msgspec
 
 T = TypeVar("T")
 Member = Callable[[str, bytes], dict[str, Any]]
+PARTS_MAX = 16_384
+"""So many members all lists and maps of a request have together, in MessagePack: more than any request needs. Their
+types are known only when all have been looked at, one by one."""
 
 
 class Form(NamedTuple):
     """header: the line that says so. member(name, data): the member of an object in which these bytes stand.
-    decode(body, type): msgspec.DecodeError, UnicodeDecodeError, RecursionError. decode_any: as it stands there."""
+    decode(body, type): msgspec.DecodeError, UnicodeDecodeError, RecursionError; of what anybody may have sent it is
+    decode_request. decode_any: as it stands there."""
 
     name: str
     media_type: str
@@ -26,8 +30,8 @@ class Form(NamedTuple):
     encode: Callable[[Any], bytes]
     member: Member
     decode: Callable[[bytes, type[Any]], Any]
+    decode_request: Callable[[bytes, type[Any]], Any]
     decode_any: Callable[[bytes], Any]
-
 
 
 def text_or_b64(name: str, data: bytes) -> dict[str, Any]:
@@ -44,6 +48,23 @@ def _in_json(body: bytes, type_: type[T]) -> T:
 
 def _packed(body: bytes, type_: type[T]) -> T:
     return msgspec.convert(_unpacked(body), type_, builtin_types=(bytes,))
+
+
+def _packed_request(body: bytes, type_: type[T]) -> T:
+    tree = msgspec.msgpack.decode(body)
+    if _has_more_parts(tree, PARTS_MAX):
+        raise msgspec.ValidationError(f"more than {PARTS_MAX} members of lists and maps")
+    return msgspec.convert(_named(tree), type_, builtin_types=(bytes,))
+
+
+def _has_more_parts(tree: Any, parts_max: int) -> bool:
+    parts, count = [tree], 0
+    while parts and count <= parts_max:
+        part = parts.pop()
+        if isinstance(part, list | dict):
+            count += len(part)
+            parts += part if isinstance(part, list) else part.values()
+    return count > parts_max
 
 
 def _unpacked(body: bytes) -> Any:
@@ -63,11 +84,11 @@ def _named(tree: Any) -> Any:
 
 JSON = Form(
     "JSON", "application/json", b"Content-Type: application/json\r\n",
-    msgspec.json.Encoder().encode, text_or_b64, _in_json, msgspec.json.decode,
+    msgspec.json.Encoder().encode, text_or_b64, _in_json, _in_json, msgspec.json.decode,
 )  # fmt: skip
 MSGPACK = Form(
     "MessagePack", "application/msgpack", b"Content-Type: application/msgpack\r\n",
-    msgspec.msgpack.Encoder().encode, lambda name, data: {name: data}, _packed, _unpacked,
+    msgspec.msgpack.Encoder().encode, lambda name, data: {name: data}, _packed, _packed_request, _unpacked,
 )  # fmt: skip
 
 
