@@ -103,6 +103,12 @@ def _body_length(values: dict[str, str]) -> int | None:
     return int(length)
 
 
+def origin_form(target: str) -> str:
+    """The path and query of a request target that is a whole URL, as through a proxy (Section 3.2.2)."""
+    _, _, rest = target.partition("://")
+    return "/" + rest.partition("/")[2]
+
+
 class Head(NamedTuple):
     """A request before its body. minor: of its version, HTTP/1.minor."""
 

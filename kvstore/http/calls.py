@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from kvstore.api import forms
 from kvstore.api.forms import Form
-from kvstore.api.http1 import Head
+from kvstore.api.http1 import Head, origin_form
 from kvstore.api.model import Compare, Consistency, Transaction
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.core.bundles import NO_ID
@@ -50,6 +50,8 @@ DEADLINE_GRAIN_SECONDS = 0.002
 REFUSAL_SECONDS, REFUSALS_PER_SECOND = 0.02, 10_000
 """Refusals leave this often, together, and so many, within a turn of the loop, too: clients that ask again at once,
 whatever `Retry-After` says, shall not have most of our time. One takes about 20 us."""
+UNSENT_BYTES_MAX = 256 * 1024 * 1024
+"""Of answers that clients do not take; while it is more no request for data is served."""
 REFUSED = (503, 507)
 """Statuses of what was not served though nothing is wrong with it."""
 GZIP_BYTES = 16 * 1024
@@ -149,7 +151,7 @@ class Call:
         self.head = head
         self.began = time.monotonic()
         target = head.target
-        self.path, _, self.query = (target if target[0] == "/" else _origin_form(target)).partition("?")
+        self.path, _, self.query = (target if target[0] == "/" else origin_form(target)).partition("?")
         self.route = self.path
 
     @property
@@ -383,6 +385,10 @@ class Calls:
         self._too_many = errors.unavailable("overloaded", many).response()
         late = "more requests wait here than have lately been answered in time"
         self._too_late = errors.unavailable("overloaded", late).response()
+        much = "too many bytes of answers wait here for clients that do not take them"
+        self._too_much = errors.unavailable("overloaded", much).response()
+        self.unsent_bytes: Callable[[float], int] = lambda now: 0
+        """How many bytes these are now; whoever has the connections says it."""
         self._refused: deque[tuple[Call, Response]] = deque()
         self._refused_at = 0.0
         """When some of them were answered last, or the first of them came."""
@@ -417,6 +423,8 @@ class Calls:
         """Whether too many calls are under way already; if so, this one is soon answered with that."""
         if len(self._open) >= self.admission.under_way_max:
             reason, response = "open", self._too_many
+        elif self.unsent_bytes(call.began) > UNSENT_BYTES_MAX:
+            reason, response = "unsent", self._too_much
         elif self.admission.takes(call.began):
             return False
         else:
@@ -489,9 +497,3 @@ class Calls:
                     call.time_up()
                 return len(left)
         return 0
-
-
-def _origin_form(target: str) -> str:
-    """The path and query of a request target that is a whole URL, as through a proxy (RFC 9112, Section 3.2.2)."""
-    _, _, rest = target.partition("://")
-    return "/" + rest.partition("/")[2]

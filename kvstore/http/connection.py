@@ -7,11 +7,11 @@ follows it does not. Answers leave in order all the same. What a client sends wh
 socket: it is not read while its answers pile up, while a body waits for room, or while too much is unread already.
 
 A connection ends when its client or an answer says so, after a breach of the protocol, after `IDLE_SECONDS` without a
-request or `HEAD_SECONDS` with the beginning of one; and when there are too many and nobody waits for an answer on it:
-then that which is unused for longest is closed for a new one; if all are used, one that has sent nothing more of an
-unfinished body for `STARVED_SECONDS`: of that nothing was ordered. If more may be on its way, our side is closed first
-and what comes is dropped for a moment: a socket closed over unread bytes is reset, and the client would lose the
-answer.
+request, or in which nothing was taken of an answer, or `HEAD_SECONDS` with the beginning of a request; and when there
+are too many and nobody waits for an answer on it: then that which is unused for longest is closed for a new one; if all
+are used, one that has sent nothing more of an unfinished body for `STARVED_SECONDS`: of that nothing was ordered. If
+more may be on its way, our side is closed first and what comes is dropped for a moment: a socket closed over unread
+bytes is reset, and the client would lose the answer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from typing import cast
 from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
 from kvstore.http.answers import CONTINUE, Date, Response, encoded, stream_head
 from kvstore.http.app import HttpApi
-from kvstore.http.calls import OWN_BYTES, Call, Stream
+from kvstore.http.calls import OWN_BYTES, UNSENT_BYTES_MAX, Call, Stream
 from kvstore.http.errors import Problem, too_large
 from multicast.logs import structlog
 
 CONCURRENT_MAX = 64
 """How many requests of one connection may be under way at once, where it allows that at all."""
 IDLE_SECONDS = 75.0
+STALLED_SECONDS = 10.0
+"""So soon a connection ends on which nothing is taken of an answer, while very much is unsent on all of them."""
 HEAD_SECONDS = 10.0
 """From the first byte of a request to the end of its head."""
 STARVED_SECONDS = 1.0
@@ -40,6 +42,8 @@ SWEEP_SECONDS = 5.0
 LINGER_SECONDS = 1.0
 """How long input that nobody wants is still read, so that its sender gets to the answer."""
 READ_BYTES = 64 * 1024
+SUM_SECONDS = 0.01
+"""For so long it counts how much was found to be unsent."""
 
 _log = structlog.get_logger("kvstore.http")
 _NO_HEAD = Head("", "/", 1, Fields(b""))
@@ -70,6 +74,9 @@ class Connection(asyncio.BufferedProtocol):
         self.used_at = time.monotonic()
         self._head_since = 0.0
         """When the head began of which only the beginning is there; 0: there is none."""
+        self._unsent = 0
+        self._taken_at = 0.0
+        """So much of answers was unsent when that was looked at last, and since when it is."""
 
     # -- the transport's side -----------------------------------------------------------------------------------------
 
@@ -108,10 +115,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._clogged = True
+        self._server.clogged.add(self)
         self._advance()
 
     def resume_writing(self) -> None:
         self._clogged = False
+        self._server.clogged.discard(self)
         self._advance()
         if self._streaming is not None:
             self._streaming.ready()
@@ -294,14 +303,24 @@ class Connection(asyncio.BufferedProtocol):
         waits = reading is not None and reading.then is not None and not reading.waits_for_room
         return waits and len(self._calls) == 1 and self.used_at <= now - STARVED_SECONDS
 
-    def close_if_idle(self, now: float) -> None:
-        """Close it if it has no open call, and has been unused for too long, or has not sent all of a head in time."""
+    @property
+    def unsent_bytes(self) -> int:
+        """Of its answers, what the client has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def close_if_idle(self, now: float, stalled_seconds: float) -> None:
+        """Close it if it has no open call, and has been unused for too long, or has not sent all of a head in time; or
+        if nothing was taken of what is unsent for so many seconds."""
+        unsent = self.unsent_bytes
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._taken_at = unsent, now
+        if unsent:
+            if self._taken_at <= now - stalled_seconds:
+                self._transport.abort()
+            return
         late = self._head_since and self._head_since <= now - HEAD_SECONDS
         if not self._calls and (late or self.used_at <= now - IDLE_SECONDS):
-            if self._transport.get_write_buffer_size():
-                self._transport.abort()
-            else:
-                self._transport.close()
+            self._transport.close()
 
     def finish(self) -> None:
         """Take no further request."""
@@ -316,10 +335,14 @@ class ApiServer:
     def __init__(self, api: HttpApi):
         self.api = api
         self.connections: set[Connection] = set()
+        self.clogged: set[Connection] = set()
+        """Those of whose answers much is unsent."""
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Where the loop puts what it reads; taken from there before anything else is read."""
         self.date = Date()
         self._empty = asyncio.Event()
+        self._unsent, self._summed_at = 0, 0.0
+        api.calls.unsent_bytes = self._unsent_bytes
         self._sweeping: asyncio.TimerHandle | None = None
 
     def __call__(self) -> Connection:
@@ -343,13 +366,21 @@ class ApiServer:
     def lost(self, connection: Connection) -> None:
         """It is closed."""
         self.connections.discard(connection)
+        self.clogged.discard(connection)
         if not self.connections:
             self._empty.set()
 
+    def _unsent_bytes(self, now: float) -> int:
+        """Of all answers; about."""
+        if self.clogged and now >= self._summed_at + SUM_SECONDS:
+            self._unsent, self._summed_at = sum([one.unsent_bytes for one in self.clogged]), now
+        return self._unsent if self.clogged else 0
+
     def _sweep(self) -> None:
         now = time.monotonic()
+        much = self._unsent_bytes(now) > UNSENT_BYTES_MAX // 2
         for connection in list(self.connections):
-            connection.close_if_idle(now)
+            connection.close_if_idle(now, STALLED_SECONDS if much else IDLE_SECONDS)
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     async def close(self, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from kvstore.api.model import KeyValue, OperationResult, Transaction
 from kvstore.core.messages import Answered, Refused
 from kvstore.http import connection as module
 from kvstore.http.app import HttpApi
+from kvstore.http.calls import UNSENT_BYTES_MAX
 from kvstore.http.connection import ApiServer, Connection
 from kvstore.http.metrics import Metrics
 from kvstore.limits import Limits
@@ -46,7 +48,7 @@ class Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent = b""
-        self.writes = 0
+        self.writes = self.unsent = 0
         self.ended = self.closed = False
 
     def write(self, data: Any) -> None:
@@ -64,6 +66,9 @@ class Transport(asyncio.Transport):
 
     def abort(self) -> None:
         self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def pause_reading(self) -> None:
         pass
@@ -528,6 +533,53 @@ async def test_beyond_the_limit_the_connection_that_is_unused_for_longest_is_clo
     fifth = Wire(first.server)
     assert fifth.transport.closed and len(first.server.connections) == 3
     assert not any(wire.transport.closed for wire in (first, waiting, fourth))
+
+
+def not_taken(wire: Wire, size: int) -> None:
+    """So many bytes of answers are unsent there."""
+    wire.transport.unsent = size
+    wire.connection.pause_writing()
+
+
+async def test_while_clients_take_too_little_of_their_answers_there_are_no_more(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SUM_SECONDS", 0.0)
+    first = Wire()
+    second, third = Wire(first.server), Wire(first.server)
+    not_taken(first, UNSENT_BYTES_MAX // 2)
+    not_taken(second, UNSENT_BYTES_MAX // 2)
+    third.receive(GET.encode())
+    assert third.sent == GOT
+    not_taken(second, UNSENT_BYTES_MAX // 2 + 1)
+    third.receive(GET.encode())
+    await eventually(lambda: "503 Service Unavailable" in third.sent)
+    assert third.server.api.calls.metrics.refusals == {"unsent": 1} and len(third.node.asked) == 0
+    third.receive(LIVEZ.encode())
+    await eventually(lambda: third.sent.endswith("ok\n"), "whoever looks after it is answered")
+    second.transport.unsent = 0
+    second.connection.resume_writing()
+    third.receive(GET.encode())
+    assert third.sent.endswith(GOT)
+
+
+async def test_who_takes_his_answer_slowly_gets_all_of_it_and_who_takes_nothing_is_cut_off() -> None:
+    taking, stalled, _ = wires = Wire(), Wire(), Wire()
+    for wire in wires:
+        wire.receive(GET.encode())
+    now = time.monotonic()
+    not_taken(taking, 10_000_000)
+    not_taken(stalled, 10_000_000)
+    for seconds in range(0, 80, 5):
+        taking.transport.unsent -= 1
+        assert not stalled.transport.closed
+        for wire in wires:
+            wire.connection.close_if_idle(now + seconds, module.IDLE_SECONDS)
+    assert [wire.transport.closed for wire in wires] == [False, True, True]
+    for seconds in range(80, 90, 5):
+        assert not taking.transport.closed
+        taking.connection.close_if_idle(now + seconds, module.STALLED_SECONDS)
+    assert taking.transport.closed
 
 
 async def test_bodies_that_never_come_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
