@@ -157,6 +157,10 @@ def _url(text: str) -> str:
         good = False
     if not good:
         raise ValueError(f"not an http:// or https:// URL: {text}")
+    if "@" in parts.netloc:
+        raise ValueError(f"no user or password stands in a URL: who asks shows a token: {parts.scheme}://{parts.hostname}")
+    if parts.path or parts.query or parts.fragment:
+        raise ValueError(f"a replica's URL ends with its host and port: {text}")
     return url
 
 

@@ -92,6 +92,13 @@ def test_urls_from_what_users_give(tmp_path) -> None:
     for wrong in ("http://x:port", "http://x:0", "http://x:99999", "x:99999", "http://", "ftp://x:1", "http://x:1,y"):
         with pytest.raises(ValueError, match=f"not an http:// or https:// URL: {wrong.rpartition(',')[2]}"):
             find_urls(wrong)
+    for wrong in ("http://x:1/v1", "http://x:1?a=b", "http://x:1/#a", "http://x:1/v1/"):
+        with pytest.raises(ValueError, match="a replica's URL ends with its host and port: http://x:1"):
+            find_urls(wrong)
+    for wrong in ("http://ann:secret@x:1", "https://ann@x"):
+        with pytest.raises(ValueError, match="no user or password stands in a URL") as told:
+            find_urls(wrong)
+        assert "secret" not in str(told.value)
     with pytest.raises(ValueError, match="a list of no URLs"):
         find_urls([])
     with pytest.raises(TypeError, match="a list of URLs, not NoneType"):
