@@ -47,6 +47,7 @@ from client_sdk.errors import (
     InvalidRequest,
     KvError,
     OutcomeUnknown,
+    ResultsForgotten,
     TransactionFailed,
     Unavailable,
 )
@@ -241,11 +242,9 @@ class Attempts:
         try:
             received = await self._exchange(url, call, None if request.only else partial(self._begun, call))
             url = call.url
-            status, fields, body = received
             if _succeeds(request, received):
                 self._router.trust(url)
-                more = [fields.get(name, "") for name in ("kv-read-at", "kv-create-version", "kv-lease")]
-                return request.parse(Answer(status, fields.get("etag"), body, *more))
+                return _read(request, received)
         except NotConnected as error:
             call.untrusted += isinstance(error, Untrusted)
             if call.untrusted >= len(self._router.candidates((), 0.0)):
@@ -284,7 +283,7 @@ class Attempts:
         except (OSError, TimeoutError):
             return None
         decides = received.status == 412 or _code(received.body) in DECIDED
-        if not decides and not _succeeds(call.request, received):
+        if not decides and not _tells_all(call.request, received):
             return None
         if call.url == first:
             call.url = url
@@ -395,6 +394,26 @@ def _authorization(token: str) -> str:
 def _succeeds(request: Request[Any], received: Received) -> bool:
     status = received.status
     return status in request.accepts and (status != 404 or _code(received.body) in ABSENT)
+
+
+def _read(request: Request[T], received: Received) -> T:
+    """What a success says. MalformedAnswer, or what the request's own `parse` makes of it."""
+    status, fields, body = received
+    more = [fields.get(name, "") for name in ("kv-read-at", "kv-create-version", "kv-lease")]
+    return request.parse(Answer(status, fields.get("etag"), body, *more))
+
+
+def _tells_all(request: Request[Any], received: Received) -> bool:
+    """Whether it is a success. Who was asked a second time may have forgotten results that the first will tell."""
+    if not _succeeds(request, received):
+        return False
+    try:
+        _read(request, received)
+    except (MalformedAnswer, ResultsForgotten):
+        return False
+    except KvError:
+        pass
+    return True
 
 
 def _code(body: bytes) -> str:

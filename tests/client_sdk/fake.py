@@ -87,6 +87,8 @@ class FakeCluster:
         self.first_answers: dict[str, tuple[bytes, web.Response]] = {}
         self.applied = 0
         self.forgotten_succeeded = True
+        self.slow = asyncio.Event()
+        """Set when slow answers are there."""
         self.views = 0
         self.time = 0
 
@@ -147,8 +149,8 @@ class FakeCluster:
         return "".join(f"# TYPE {name} gauge\n{name} {value}\n" for name, value in numbers.items())
 
     async def serve(self, http: web.BaseRequest, body: bytes, fault: str) -> web.StreamResponse:
-        """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, garbage, page (not a
-        problem), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forbidden,
+        """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, slow, garbage, page (not
+        a problem), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forbidden,
         forgotten."""
         if fault == "hang":
             await asyncio.sleep(30)
@@ -167,6 +169,8 @@ class FakeCluster:
             http.transport.abort()
         if fault == "hang_after":
             await asyncio.sleep(30)
+        if fault == "slow":
+            await self.slow.wait()
         if fault == "late":
             raise errors.timed_out(1, UNKNOWN)
         if fault == "forgotten":

@@ -603,6 +603,20 @@ async def test_an_answer_that_decides_nothing_does_not_take_the_place_of_the_fir
         assert store.attempts.hedges.made == 1
 
 
+async def test_results_that_are_forgotten_elsewhere_are_told_by_the_first_that_was_asked() -> None:
+    async with FakeCluster() as cluster, client(cluster, attempt_timeout=60, timeout=60) as store:
+        await store.get("warm")
+        store.attempts.hedges = Hedges(after=0.01)
+        slow = cluster.leader(b"n")
+        for replica in cluster.replicas:
+            replica.always = "slow" if replica is slow else "forgotten"
+        asked = asyncio.create_task(store.txn(success=[Add(b"n", 1)]))
+        await eventually(lambda: any(replica.seen for replica in cluster.replicas if replica is not slow))
+        await eventually(lambda: not store.attempts.hedges._tasks)
+        cluster.slow.set()
+        assert (await asked).results[0].value == 1
+
+
 async def test_hedges_are_a_bounded_share() -> None:
     hedges = Hedges(after=0.001)
     loop, asked = asyncio.get_running_loop(), 0
