@@ -26,6 +26,8 @@ CONNECTIONS_MAX = 8
 """To one replica."""
 CLOSED = "the connection was closed"
 CONNECT_TIMEOUT_SECONDS = 1.0
+ADDRESS_SECONDS = 0.2
+"""Where a name has several addresses the next one is tried, too, if one has not answered for so long."""
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -59,7 +61,8 @@ class Transport:
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: ssl.SSLContext | None
     ) -> None:
         """Connect what `protocol` makes, in the running loop. OSError. Cancellable."""
-        await asyncio.get_running_loop().create_connection(protocol, host, port, ssl=tls)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(protocol, host, port, ssl=tls, happy_eyeballs_delay=ADDRESS_SECONDS)
 
 
 class _Exchange(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -281,3 +283,33 @@ async def test_a_stream_that_is_connected_when_its_client_was_closed_meanwhile_i
         with pytest.raises(Broken, match="the client was closed"):
             await begun
         await ended.wait()
+
+
+async def test_a_name_of_which_one_address_is_silent_is_reached_by_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a name has an address of IPv6 and nothing of that comes through."""
+    monkeypatch.setattr(module, "ADDRESS_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.2", 0), backlog=0) as silent, contextlib.ExitStack() as waiting:
+        _, port = silent.getsockname()
+        for _ in range(8):  # nobody takes them: from some on they are not even answered
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.2", port))
+        answered = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(ok("there"))
+            await answered.wait()
+            writer.close()
+
+        async def resolve(*_: object, **__: object) -> list[object]:
+            places = (("127.0.0.2", port), ("127.0.0.1", port))
+            return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", place) for place in places]
+
+        async with await asyncio.start_server(answer, "127.0.0.1", port):
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+            client = Connections()
+            received = await client.exchange(f"http://two:{port}", "GET", "/", "", None, 10.0)
+            assert received.body == b"there"
+            await client.close()
+            answered.set()
