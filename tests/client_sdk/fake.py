@@ -149,8 +149,8 @@ class FakeCluster:
         return "".join(f"# TYPE {name} gauge\n{name} {value}\n" for name, value in numbers.items())
 
     async def serve(self, http: web.BaseRequest, body: bytes, fault: str) -> web.StreamResponse:
-        """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, slow, garbage, page (not
-        a problem), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forbidden,
+        """Faults: reset_before, reset_after (before and after it is applied), hang, hang_after, slow, garbage, page (no
+        problem), not_ready, overloaded, timeout, late (applied, then a 504), expired, id_expired, forbidden,
         forgotten."""
         if fault == "hang":
             await asyncio.sleep(30)
