@@ -1,9 +1,10 @@
 """Errors as `application/problem+json` (RFC 9457).
 
 Beside the standard members each has `code` (for programs), `retryable` (the same request may work later), `outcome`
-("applied", "not_applied", "unknown": what became of the write), the write's `id`, if it has one by then, `request_id`,
-by which the replica's log calls it (the request's `X-Request-Id`, if it had one), and, where a part of the request is
-to blame, `field`.
+("applied", "not_applied", "unknown": what became of the write, as it was asked for here: where a replica cannot take it
+now, 503 or 507, an earlier request under its id may have been applied), the write's `id`, if it has one by then,
+`request_id`, by which the replica's log calls it (the request's `X-Request-Id`, if it had one), and, where a part of
+the request is to blame, `field`.
 
     400 invalid, id_expired, id_in_future,       408 body_too_slow       503 overloaded, not_ready, no_majority,
         future                                   409 expired                 stopping, failed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from kvstore.api.rights import ROOT, id_of, is_token
 from kvstore.core.rights import Rights
 from kvstore.http.calls import Call
-from kvstore.http.errors import Problem
+from kvstore.http.errors import Problem, outcome_for
 
 UNAUTHENTICATED = {"WWW-Authenticate": 'Bearer realm="kvstore"'}
 
@@ -34,13 +34,13 @@ class AccessControl:
         if known is None and token_id != ROOT and not last:
             return False
         if not is_token(token, self.root if token_id == ROOT else known.digest if known else bytes(32)):
-            detail = "Authorization: this token is not known, or no longer"
-            raise Problem(401, "unauthenticated", detail, field="Authorization", headers=UNAUTHENTICATED)
+            raise _unauthenticated("this token is not known, or no longer", call.head.fields.values)
         call.holder, call.by = token_id, "" if token_id == ROOT else token_id
         if not call.by or needed in ("data", "token") or rights.allows(token_id, needed):
             return True
         if last:
-            raise Problem(403, "forbidden", f"this is for those who may {needed}")
+            outcome = outcome_for(call.head.fields.values)
+            raise Problem(403, "forbidden", f"this is for those who may {needed}", outcome=outcome)
         return False
 
     def observes(self, token_id: str) -> bool:
@@ -53,6 +53,12 @@ def _token_of(fields: Mapping[str, str]) -> tuple[str, str]:
     scheme, _, token = fields.get("authorization", "").partition(" ")
     token_id = id_of(token.strip()) if scheme.lower() == "bearer" else ""
     if not token_id:
-        detail = "Authorization: a token is needed: Bearer kv-..."
-        raise Problem(401, "unauthenticated", detail, field="Authorization", headers=UNAUTHENTICATED)
+        raise _unauthenticated("a token is needed: Bearer kv-...", fields)
     return token_id, token.strip()
+
+
+def _unauthenticated(why: str, fields: Mapping[str, str]) -> Problem:
+    detail, outcome = f"Authorization: {why}", outcome_for(fields)
+    return Problem(
+        401, "unauthenticated", detail, field="Authorization", headers=UNAUTHENTICATED, outcome=outcome
+    )  # fmt: skip

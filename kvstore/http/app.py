@@ -431,7 +431,7 @@ class HttpApi:
     def _executed(self, call: Call, render: Render, answer: Answered | Refused) -> None:
         if isinstance(answer, Refused):
             if not call.may_be_old(answer):
-                raise errors.refused(answer, in_doubt=call.ordered and not call.message_id)
+                raise errors.refused(answer, call.ordered and not call.message_id, call.head.fields.values)
             self._latest.wait(partial(call.step, self._execute_again, render))
             return
         failure = answer.result.failure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from kvstore.api.http1 import PHRASES
@@ -77,6 +79,12 @@ class Problem(Exception):
         return Response(self.status, lines.encode("ascii"), encode_problem(body))
 
 
+def outcome_for(fields: Mapping[str, str]) -> str:
+    """Of what is refused, now and for good, because of who asks: it has no effect; but under an id of its client's it
+    may have been sent before, when he had the right to it. fields: of the request's head."""
+    return UNKNOWN if "idempotency-key" in fields else NOT_APPLIED
+
+
 def invalid(field: str, detail: str) -> Problem:
     """The request itself is wrong; it was not ordered."""
     return Problem(400, "invalid", f"{field}: {detail}" if field else detail, field=field)
@@ -127,9 +135,10 @@ def internal() -> Problem:
     return Problem(500, "internal", "an error of this server; its log has more", outcome=UNKNOWN)
 
 
-def refused(by: Refused, in_doubt: bool = False) -> Problem:
-    """A replica's refusal. in_doubt: of a read that was to tell of a write, which may have been done."""
-    status = STATUS_OF_REFUSAL.get(by.code, 400)
-    return Problem(
-        status, by.code, by.message, retryable=by.retryable, outcome=UNKNOWN if in_doubt else by.outcome
-    )  # fmt: skip
+def refused(by: Refused, in_doubt: bool = False, fields: Mapping[str, str] | None = None) -> Problem:
+    """A replica's refusal. in_doubt: of a read that was to tell of a write, which may have been done. fields: see
+    `outcome_for`."""
+    status, outcome = STATUS_OF_REFUSAL.get(by.code, 400), UNKNOWN if in_doubt else by.outcome
+    if by.code == "forbidden" and fields is not None and not in_doubt:
+        outcome = outcome_for(fields)
+    return Problem(status, by.code, by.message, retryable=by.retryable, outcome=outcome)

@@ -23,7 +23,7 @@ from kvstore.http import latest
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO
-from tests.kvstore.test_http_app import Client, FakeNode, answered, done, is_problem, serving
+from tests.kvstore.test_http_app import OLD_ID, Client, FakeNode, answered, done, is_problem, serving
 from tests.multicast.live import eventually
 
 ROOT_DIGEST = rights.digest_of(rights.token_of(rights.ROOT, bytes(32)))
@@ -166,3 +166,16 @@ async def test_a_watch_whose_client_has_gone_before_his_token_was_known_does_not
         await eventually(lambda: not node.missing)
         assert await ask(client) == 200
         assert not client.api.calls.streams
+
+
+@pytest.mark.parametrize("known", [0, 1, 2], ids=["an unknown token", "a missing role", "a missing right"])
+async def test_who_has_lost_his_right_and_repeats_a_write_is_not_told_that_it_was_not_applied(known: int) -> None:
+    """It may have been, when he had it; without an id of his own there was no such time."""
+    node = Behind()
+    for rule in (KNOWN[0], Rule(ROLE + b"some", encode(Role((Permission("monitor"),)))))[:known]:
+        node.known.change(rule)
+    async with serving(node, root=ROOT_DIGEST) as client:
+        for path, method in (("/v1/kv/a", "PUT"), ("/v1/backups", "POST")):
+            for named, outcome in (({}, "not_applied"), ({"Idempotency_Key": OLD_ID}, "unknown")):
+                told = await client.problem(method, path, **BEARER, **named)
+                assert told["status"] in (401, 403) and told["outcome"] == outcome
