@@ -49,6 +49,9 @@ _log = structlog.get_logger("kvstore.http")
 _NO_HEAD = Head("", "/", 1, Fields(b""))
 _GONE = Response(499, b"")
 """In place of an answer for which nobody waits any longer: nothing goes on for it."""
+_NO_TRANSPORT = asyncio.Transport()
+"""Of a connection that is over. Its own refers to it, with TLS: the two would stay, and buffers as large as all that
+was unsent, until garbage is collected, which is rare."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -59,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self._api = server.api
         self._reader = RequestReader()
         self._transport: asyncio.Transport
+        self._address = ""
         self._calls: deque[Call] = deque()
         """Begun, and not all of them answered, in order."""
         self._reading: Call | None = None
@@ -89,12 +93,14 @@ class Connection(asyncio.BufferedProtocol):
         self._server.lost(self)
         if self._linger is not None:
             self._linger.cancel()
-        for call in self._calls:
+        calls, self._calls = self._calls, deque()
+        for call in calls:
             if call.stream is not None:
                 call.stream.gone()
             if not call.token:
                 call.leave()
                 call.response = call.response or _GONE
+        self._address, self._transport = self.address, _NO_TRANSPORT
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._server.buffer
@@ -150,12 +156,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """End it, whatever is on its way."""
-        self._transport.abort()
+        if not self._lost:
+            self._transport.abort()
 
     @property
     def address(self) -> str:
         peer = self._transport.get_extra_info("peername")
-        return str(peer[0]) if peer else ""
+        return str(peer[0]) if peer else self._address
 
     def _begin_stream(self, call: Call, response: Response) -> None:
         """No other answer follows on this connection."""

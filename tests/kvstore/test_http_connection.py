@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -580,6 +582,40 @@ async def test_who_takes_his_answer_slowly_gets_all_of_it_and_who_takes_nothing_
         assert not taking.transport.closed
         taking.connection.close_if_idle(now + seconds, module.STALLED_SECONDS)
     assert taking.transport.closed
+
+
+async def test_what_a_connection_that_is_over_had_unsent_goes_with_it() -> None:
+    """A transport of TLS refers to its protocol, whoever collects garbage when."""
+    connection, transport = Connection(Wire().server), Transport()
+    transport.protocol = connection  # type: ignore[attr-defined]
+    connection.connection_made(transport)
+    there = weakref.ref(transport)
+    gc.disable()
+    try:
+        connection.connection_lost(None)
+        del transport
+        assert there() is None
+    finally:
+        gc.enable()
+
+
+async def test_an_answer_to_a_client_that_has_gone_is_nobodys_whatever_it_had_asked_before() -> None:
+    node = FakeNode(never)
+    told: list[Callable[[Answered | Refused], None]] = []
+    node.request = lambda asked, answer: told.append(answer) or 1  # type: ignore[method-assign,func-returns-value]
+    server = ApiServer(HttpApi(node, Limits(), Metrics(dict)))
+    calls, wire = server.api.calls, Wire(server)
+    calls.admission.limit = 0
+    wire.receive(GET.replace("Host", "X-Concurrent: 1\r\nHost").encode())  # it will be refused, in a moment
+    calls.admission.limit = 1
+    wire.receive(GET.encode())
+    assert len(told) == 1 and len(calls._refused) == 1
+    wire.connection.connection_lost(None)
+    (waits,) = calls._open
+    waits.caller.answered(waits)
+    told[0](answered(OperationResult()))
+    await eventually(lambda: not calls._refused)
+    assert not wire.sent and not calls._open
 
 
 async def test_bodies_that_never_come_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
