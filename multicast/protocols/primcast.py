@@ -178,7 +178,7 @@ class PrimCast(MulticastProtocol):
         options=PrimCastOptions,
         messages=(Start, Ack, Bump, Want, *_HOUSEKEEPING),
         housekeeping=_HOUSEKEEPING,
-        vouching=(Ack, Bump, Promise, Accept, Beat, *leadership.VOUCHING),
+        vouching=(Ack, Bump, Promise, Accept, Beat, Refill, *leadership.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         changes_members=True,

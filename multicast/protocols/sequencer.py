@@ -54,6 +54,7 @@ class Sequencer(MulticastProtocol):
         options=Options,
         messages=(Please, Placed, Ordered, Missing),
         housekeeping=(Placed, Missing),
+        vouching=(Ordered, Placed),
         fault_tolerant=False,
         genuine=False,
         strict_groups_max=None,

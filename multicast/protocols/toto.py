@@ -188,7 +188,7 @@ class Toto(MulticastProtocol):
         options=TotoOptions,
         messages=(Cast, Receipt, Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Watermark, *paxos.MESSAGES),
         housekeeping=(Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Watermark, *paxos.MESSAGES),
-        vouching=(Cast, Receipt, Flushed, Copies, *paxos.VOUCHING),
+        vouching=(Cast, Receipt, Flushed, Copies, Alive, *paxos.VOUCHING),
         fault_tolerant=True,
         genuine=False,
         strict_groups_max=None,

@@ -180,7 +180,7 @@ class WhiteBox(MulticastProtocol):
         options=WhiteBoxOptions,
         messages=(Multicast, Accept, AcceptAck, Deliver, Stamps, *_HOUSEKEEPING),
         housekeeping=_HOUSEKEEPING,
-        vouching=(AcceptAck, NewLeaderAck, *leadership.VOUCHING),
+        vouching=(AcceptAck, NewLeaderAck, Joined, *leadership.VOUCHING),
         fault_tolerant=True,
         survives_lost_disk=True,
         changes_members=True,

@@ -13,7 +13,8 @@ liveness, and the *global order* once more as a graph of the delivery sequences 
 about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So
 1. a frame that contains the id of a message passes only between processes that take part in that message;
 2. a frame between two groups, whatever it contains, passes only if some message so far has both ends as participants.
-Housekeeping (`Specification.housekeeping`) and links inside a group are exempt from 2, housekeeping from 1.
+Exempt from 2 are links inside a group, what tells who leads or belongs to one, and the questions of who has lost its
+disk. Of a protocol that is not genuine only what orders something counts (not `Specification.housekeeping`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _REPORTS_MAX = 20
 _ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)
+_OF_GROUPS = ("LeaderIs", "ViewAsk", "ViewIs", "GroupIs", "Forgot", "Reminder")
+"""Messages to everybody, of which no multicast is the reason."""
 
 
 class Checker(Observer):
@@ -273,7 +276,9 @@ class Genuineness(Checker):
         self.foreign = 0
         self.counts: dict[int, int] = {}
         self.names = {t.__struct_config__.tag: t.__name__ for t in specification.messages}  # type: ignore[attr-defined]
-        self._housekeeping = {t.__struct_config__.tag for t in specification.housekeeping}  # type: ignore[attr-defined]
+        tags = {name: tag for tag, name in self.names.items()}
+        self._of_groups = {tags[name] for name in _OF_GROUPS if name in tags}
+        self._exempt = set() if self.genuine else {tags[t.__name__] for t in specification.housekeeping}
         self._participants: dict[MessageId, set[ProcessId]] = {}
         self._pairs: set[tuple[ProcessId, ProcessId]] = set()
         self._seen: set[tuple[ProcessId, tuple[GroupId, ...]]] = set()
@@ -293,7 +298,7 @@ class Genuineness(Checker):
             return
         tag = frame[2]
         self.counts[tag] = self.counts.get(tag, 0) + len(to)
-        if tag in self._housekeeping:
+        if tag in self._exempt:
             return
         for found in _ID_IN_FRAME.finditer(frame):
             participants = self._participants.get(found[1])
@@ -301,6 +306,8 @@ class Genuineness(Checker):
                 for peer in to:
                     if peer not in participants or sender not in participants:
                         self._foreign(sender, peer, tag, f"about {found[1].hex()}")
+        if tag in self._of_groups:
+            return
         group_of, pairs = self.topology.group_of, self._pairs
         for peer in to:
             if (sender, peer) not in pairs and group_of[peer] != group_of[sender]:

@@ -3,16 +3,16 @@ these voters have.
 
 Of protocols with `MulticastProtocol.election`. Their votes come in portions (`number` of `count`), in order over one
 link; if that loses its memory on the way, the vote is not whole. The first ballot needs no votes. A vote's `position`
-(and `reach`, and the last instance that it names) a leader has, too; so has, of a group that acts as one process, who
-begins to act as its leader, of a quorum's `Position`s of just this ballot. Where who has won brings the others into one
-state, majorities have said that they have taken over that of just this ballot: of the ballot's view, and of the one
-before it unless another ballot of this view has begun (multicast.membership). There, who leads or follows does so
-in the ballot that it has promised, and in no other. A leader takes itself for obeyed (parts.detector) when a majority
-has answered since it last did so.
+(and `reach`, clock, length of T, and the last instance that it names) a leader has, too; so has, of a group that acts
+as one process, who begins to act as its leader, of a quorum's `Position`s of just this ballot. Where who has won brings
+the others into one state, majorities have said that they have taken over that of just this ballot: of the ballot's
+view, and of the one before it unless another ballot of this view has begun (multicast.membership). There, who leads or
+follows does so in the ballot that it has promised, and in no other. A leader takes itself for obeyed (parts.detector)
+when a majority has answered since it last did so.
 
 Who comes back after the loss of its disk does so when it may: when all others have answered it, in a ballot above all
 in which others may have its vote, with what its group and a quorum of every other one say that it must have
-(parts.rejoin, parts.reminders).
+(parts.rejoin, parts.reminders). What it is told, and whereto it is readmitted, is judged where that is said.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class _Votes:
 
     def __init__(self) -> None:
         self.portions: dict[ProcessId, int] = {}
-        self.told: dict[ProcessId, tuple[int, int, int]] = {}
+        self.told: dict[ProcessId, tuple[int, int, int, int]] = {}
+        self.longest: tuple[Ballot, int] = (_NO_PAST, 0)
 
     def add(self, sender: ProcessId, vote: Any) -> None:
         if vote.number not in (0, self.portions.get(sender)):
@@ -52,7 +53,9 @@ class _Votes:
         last = max((e[0] for e in vote.entries if isinstance(e, tuple)), default=0)
         if vote.number:
             last = max(last, self.told[sender][2])
-        self.told[sender] = vote.position, getattr(vote, "reach", 0), last
+        self.told[sender] = vote.position, getattr(vote, "reach", 0), last, getattr(vote, "clock", 0)
+        if hasattr(vote, "length") and self.portions[sender] < 0:
+            self.longest = max(self.longest, (vote.joined, vote.length))
 
     @property
     def whole(self) -> list[ProcessId]:
@@ -160,11 +163,15 @@ class Elections(Checker):
         if ballot.view < protocol.election.views.latest:
             self._wrong(node, ballot, f"leads in a view after which it knows of {protocol.election.views.latest}")
         paxos = _paxos_of(protocol)
-        position, reach, last = (max(votes.told[p][k] for p in voters) for k in range(3))
+        position, reach, last, clock = (max(votes.told[p][k] for p in voters) for k in range(4))
         if (paxos.decided if paxos is not None else protocol.log.position) < position:
             self._wrong(node, ballot, f"leads without what its voters have, up to {position}")
         if hasattr(protocol, "t") and protocol.t.reach < reach:
             self._wrong(node, ballot, f"does not know what is settled among its voters, up to {reach}")
+        if clock and protocol.clock.value < clock:
+            self._wrong(node, ballot, f"begins with clock {protocol.clock.value}, and a voter's is {clock}")
+        if hasattr(protocol, "t") and protocol.t.length < votes.longest[1]:
+            self._wrong(node, ballot, f"has a T of length {protocol.t.length}, the longest is {votes.longest}")
         self._begun[pid] = (ballot, last)
 
     def _judge_begin(self, node: Node, ballot: Ballot) -> None:
@@ -200,6 +207,12 @@ def _are_enough(views: Views, ballot: Ballot, voters: Collection[ProcessId], has
     """For a ballot of a view that has not begun a majority of the one before it. The candidate may not know it has."""
     of = [views.of[max(0, ballot.view - 1)], *([views.of[ballot.view]] if has_begun else [])]
     return any(is_majority(members, voters) for members in of)
+
+
+def _reached(protocol: Any) -> int:
+    """How much of its group's history it has."""
+    paxos = _paxos_of(protocol)
+    return int(protocol.log.position if paxos is None else paxos.decided)
 
 
 def _paxos_of(protocol: Any) -> Any:
@@ -244,6 +257,8 @@ class Returns(Checker):
         if election is None:
             return
         life = self._lives[pid]
+        for to, message, _ in sends:
+            self._judge_told(node, election, args[1] if handler == "on_message" else None, to, message)
         if not protocol.is_member():
             if life is None:
                 life = self._lives[pid] = _Life()
@@ -263,6 +278,22 @@ class Returns(Checker):
         promised = self._promised.setdefault(pid, {})
         if ballot not in promised:
             promised[ballot] = self._losses.get(ballot.leader, 0)
+
+    def _judge_told(self, node: Node, election: Any, asked: Any, to: tuple[ProcessId, ...], message: Any) -> None:
+        """To who has lost its disk: no ballot by who has forgotten its own, else the highest one, and all that is here;
+        and what it comes back with is above its bound."""
+        kind, known = type(message).__name__, max(election.promised, election.highest)
+        if kind == "Highest":
+            forgetful = election.rejoin.amnesiac and not election.rejoin.is_new
+            if (message.ballot is None) != forgetful:
+                self.report("return", f"process {node.pid} names {message.ballot}, forgetful: {forgetful}")
+            elif message.ballot is not None and message.ballot < known:
+                self.report("return", f"process {node.pid} names {message.ballot}, and knows of {known}")
+            if message.reached < _reached(node.protocol):
+                self.report("return", f"process {node.pid} says to have {message.reached}, and has more")
+        bound = getattr(asked, "bound", None)
+        if kind in ("NewState", "Begun") and bound is not None and message.ballot <= bound:
+            self.report("return", f"process {node.pid} readmits {to} to {message.ballot}, and its bound is {bound}")
 
     def _judge_question(self, pid: ProcessId, question: int) -> None:
         number = self._numbers[pid]
@@ -297,7 +328,10 @@ class Returns(Checker):
         if election.rejoin.bound != _NO_PAST:
             self._judge_answers(node, election, life)
         paxos = _paxos_of(protocol)
-        has = log.position if paxos is None else paxos.decided
+        joined = paxos._begun[0] if paxos is not None else protocol.leadership.joined  # type: ignore[attr-defined]
+        if election.rejoin.bound is None or joined <= election.rejoin.bound:
+            self._wrong(node, f"in {tuple(joined)}, and its bound is {election.rejoin.bound}")
+        has = _reached(protocol)
         needs = max(election.rejoin.reach, min(life.states.get(ballot, [0])), life.begun.get(ballot, 0))
         if has < needs:
             self._wrong(node, f"with {has}, but others had reached {needs}")

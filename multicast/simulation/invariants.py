@@ -17,7 +17,7 @@ from multicast.simulation.horizons import Horizons
 from multicast.simulation.logs import ReplicatedLogs, Streams
 from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, ReplicatedReigns, WhiteBoxReigns
 from multicast.simulation.remembered import Remembered
-from multicast.simulation.timers import Timers
+from multicast.simulation.timers import Patience, Timers
 from multicast.simulation.views import Reveals, SafeCasts, Views
 from multicast.simulation.watermarks import GroupWatermarks, Watermarks
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
@@ -346,7 +346,7 @@ class WhiteBoxInvariants(Checker):
                 )
 
 
-_OF_EACH = (Remembered, Timers, Books, Bounds, Repetitions)
+_OF_EACH = (Remembered, Timers, Patience, Books, Bounds, Repetitions)
 CHECKERS: dict[str, tuple[type[Any], ...]] = {
     "skeen": (GroupWatermarks, *_OF_EACH),
     "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, *_OF_EACH),

@@ -89,25 +89,55 @@ class Confirmations(Checker):
         super().__init__()
         self._sent: dict[tuple[ProcessId, Ballot], int] = {}
         self._rounds: dict[ProcessId, list[Any]] = {}
+        self._looked: dict[ProcessId, tuple[int, int]] = {}
 
     def on_life(self, node: Node) -> None:
         self._rounds[node.pid] = []
+        self._looked.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
-        pid = node.pid
+        pid, reads = node.pid, node.protocol._reads  # type: ignore[attr-defined]
         for _, message, _ in sends:
             if type(message) is Confirmed and message.ballot is not None:
                 self._sent[pid, message.ballot] = max(self._sent.get((pid, message.ballot), 0), message.number)
-        under_way = node.protocol._reads._rounds  # type: ignore[attr-defined]
-        if not under_way and not self._rounds[pid]:
+                self._judge_word(node, message.ballot)
+        under_way, answered = reads._rounds, self._answered(node, args[-1].readable)
+        if not under_way and not self._rounds[pid] and not answered:
             return
         for known in self._rounds[pid]:
             if known not in under_way:
                 self._judge(pid, known)
+                if not answered.isdisjoint(known.tokens):
+                    self._judge_quorum(node, known.ballot, known.members)
+                    answered.difference_update(known.tokens)
+        if answered:  # as soon as they were asked
+            self._judge_quorum(node, reads._leadership.joined, {pid})
         self._rounds[pid] = list(under_way)
+
+    def _answered(self, node: Node, readable: list[tuple[int, int | None]]) -> set[int]:
+        """What was answered with a position since the last look. readable: what was answered in this batch."""
+        number = node.engine._batch.number
+        batch, before = self._looked.get(node.pid, (number, 0))
+        self._looked[node.pid] = number, len(readable)
+        fresh = readable[before:] if batch == number else readable
+        return {token for token, position in fresh if position is not None}
+
+    def _judge_word(self, node: Node, ballot: Ballot) -> None:
+        """Who confirms a ballot has promised none above it, and has not forgotten whether it has."""
+        election: Any = node.protocol.election
+        if not node.protocol.is_member() or election.promised != ballot:
+            text = f"process {node.pid} ({election.state}) confirms {tuple(ballot)}, in {tuple(election.promised)}"
+            self.report("reads", text)
 
     def _judge(self, pid: ProcessId, known: Any) -> None:
         """A round is over."""
         for member in known.members:
             if member != pid and self._sent.get((member, known.ballot), 0) < known.number:
                 self.report("reads", f"process {pid} counts {member}, which has not confirmed round {known.number}")
+
+    def _judge_quorum(self, node: Node, ballot: Ballot, members: set[ProcessId]) -> None:
+        """A round was answered: by a majority, of the ballot in which its leader leads."""
+        election: Any = node.protocol.election
+        if not election.views.has_quorum(ballot, members) or election.promised != ballot:
+            text = f"process {node.pid} in {tuple(election.promised)} answers a round of {tuple(ballot)}"
+            self.report("reads", f"{text} that {sorted(members)} have confirmed")

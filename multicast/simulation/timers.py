@@ -63,6 +63,34 @@ class Timers(Checker):
                 self.report("timers", f"process {node.pid} ({protocol.role()}) waits for {what}, and does not ask")
 
 
+class Patience(Checker):
+    """Of every protocol that elects leaders: who waits for one has new patience only when somebody who leads a ballot
+    that counts has said something, not its own word to itself; or when there is something else to wait for."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._seen: dict[ProcessId, tuple[tuple[Any, ...], int]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._seen.pop(node.pid, None)
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        election: Any = node.protocol.election
+        if election is None:
+            return
+        waits_for, since = (election.state, election.promised, election.highest), election.detector._timer._last
+        before, self._seen[node.pid] = self._seen.get(node.pid), (waits_for, since)
+        if before is None or since <= before[1] or waits_for != before[0]:
+            return
+        sender, message = args[:2] if handler == "on_message" else (node.pid, None)
+        ballot = getattr(message, "ballot", None)
+        if sender == node.pid or ballot is None or ballot.leader != sender or ballot < election.promised:
+            what = handler if message is None else f"{type(message).__name__} of process {sender}"
+            self.report("patience", f"process {node.pid} ({election.state}) waits anew for its leader after {what}")
+
+
 def _deadlines(protocol: Any) -> list[Any]:
     of_election = [protocol.election._deadlines] if protocol.election is not None else []
     return [protocol._deadlines, *of_election]

@@ -1,0 +1,31 @@
+"""Bugs of who has patience with whom: the leader of a group is missed unless it says something itself."""
+
+from __future__ import annotations
+
+from multicast.parts.detector import FailureDetector
+from multicast.parts.election import Election
+from multicast.parts.leadership import Leadership
+from multicast.protocols.fastcast import FastCast
+from multicast.protocols.primcast import PrimCast
+from multicast.protocols.white_box import WhiteBox
+from tests.planted import planted_in
+from tests.planted.rewriting import rewrite
+
+
+@rewrite("hear", "ballot == self.joined and sender != self._self_id", "ballot == self.joined", part=Leadership)
+class ReassuresItself(WhiteBox):
+    """A leader that has heard of a higher ballot takes its own ACCEPTs for a sign of life."""
+
+
+@rewrite("obey", "if sender != self._self_id:", "if True:", part=Election)
+class ObeysItself(FastCast):
+    """A leader that has heard of a higher ballot takes its own proposals for a sign of life."""
+
+
+@rewrite("_on_doubt", "if misses and election.promises:", "self.heard(now)\n    if misses and election.promises:",
+         part=FailureDetector)  # fmt: skip
+class DoubtReassures(PrimCast):
+    """Who is asked whether it misses the leader has new patience with it."""
+
+
+PLANTED = planted_in(__name__)
