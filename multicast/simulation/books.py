@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED
 from multicast.parts.ballots import LEADER
 from multicast.simulation.checkers import Checker
-from multicast.types import Topology, reached_by_majority
+from multicast.types import Topology
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -64,8 +64,6 @@ def _differences(node: Node) -> Iterator[str]:
     consensus: Any = getattr(parts.get("member", protocol), "paxos", None)
     if hasattr(consensus, "instances"):
         yield from _of_instances(consensus.instances)
-    if "clocks" in parts:
-        yield from _of_clocks(protocol.clocks)
     if "channels" in parts:
         yield from _of_waiting(protocol.channels.waiting)
     if protocol.specification.name == "white_box" and protocol.election.state is LEADER:
@@ -116,13 +114,6 @@ def _of_group_log(log: Any) -> Iterator[str]:
         final = entry.final
         if final is not None and not entry.position and not log.covers(final) and (final, local) not in uncovered:
             yield f"{local} at {final} is not looked at when the clock has come so far"
-
-
-def _of_clocks(clocks: Any) -> Iterator[str]:
-    """PrimCast: what a majority has reached is not passed over, whoever that is (multicast.membership)."""
-    reached = reached_by_majority(clocks._clocks.values())
-    if clocks.quorum_clock < reached:
-        yield f"its quorum clock is {clocks.quorum_clock}, and a majority has reached {reached}"
 
 
 def _of_waiting(waiting: Any) -> Iterator[str]:

@@ -21,6 +21,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from multicast.membership import Views
+from multicast.parts.accepts import ACCEPTED
 from multicast.simulation.checkers import Checker
 from multicast.types import ZERO, Ballot, GroupId, ProcessId, Timestamp, is_majority, quorum_of
 
@@ -130,12 +131,36 @@ class Elections(Checker):
         self._judge_reign(node)
         if not sends:
             return
+        self._judge_told(node, handler, args, sends)
         begun, least = self._begun.get(node.pid, (None, 0))
         for _, message, _ in sends:
             if type(message).__name__ == "Begun" and message.ballot == begun and message.upto < least:
                 self._wrong(node, ballot, f"says that it began with instances up to {message.upto}, not {least}")
             elif type(message).__name__ == "Pulse":
                 self._echoes[node.pid].pulsed = True
+
+    def _judge_told(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        """A vote, and a leader's state, hold all that they are to hold; but for a late vote, which only asks."""
+        asked = type(args[1]).__name__ if handler == "on_message" else handler
+        told: dict[str, set[Any]] = {}
+        for _, message, _ in sends:
+            kind = type(message).__name__
+            if kind == "NewState" or (kind in _VOTES and asked in ("NewLeader", "on_tick")):
+                keys = (e[0] if isinstance(e, tuple) else e.message.id for e in message.entries)
+                told.setdefault(kind, set()).update(keys)
+        if not told or not node.protocol.is_member():
+            return
+        protocol: Any = node.protocol
+        paxos = _paxos_of(protocol)
+        if paxos is not None:
+            after = args[1].position if asked == "NewLeader" else paxos.decided
+            held = {k for k in paxos.instances.accepted if k > after}
+        else:
+            known = [e for e in protocol.entries.values() if e.message is not None]
+            held = {e.id for e in known if (e.epoch is not None if hasattr(e, "epoch") else e.phase >= ACCEPTED)}
+        for kind, some in told.items():
+            if some != held:
+                self._wrong(node, protocol.election.promised, f"tells {len(some)} in its {kind}, of {len(held)}")
 
     def _judge_echo(self, node: Node, sender: ProcessId, election: Any) -> None:
         """A leader takes itself for obeyed only when a majority has answered since it last did so."""
@@ -291,9 +316,23 @@ class Returns(Checker):
                 self.report("return", f"process {node.pid} names {message.ballot}, and knows of {known}")
             if message.reached < _reached(node.protocol):
                 self.report("return", f"process {node.pid} says to have {message.reached}, and has more")
+        elif kind == "Reminder":
+            self._judge_reminder(node, to[0], message)
         bound = getattr(asked, "bound", None)
         if kind in ("NewState", "Begun") and bound is not None and message.ballot <= bound:
             self.report("return", f"process {node.pid} readmits {to} to {message.ballot}, and its bound is {bound}")
+
+    def _judge_reminder(self, node: Node, to: ProcessId, reminder: Any) -> None:
+        """Who is asked says all that it counts on, or has dropped."""
+        protocol: Any = node.protocol
+        group, log = node.world.topology.group_of[to], protocol.log
+        told = max(log.watermark_of(to), log.watermark if group == protocol.group else ZERO)
+        number, stream = 0, getattr(protocol, "stream", None)
+        if stream is not None and group in stream._outgoing:
+            number = max(stream._acks[to], stream.number(group) - len(stream._outgoing[group]))
+        if reminder.watermark < told or reminder.number < number:
+            text = f"{reminder.number} and {reminder.watermark}, not of {number} and {told}"
+            self.report("return", f"process {node.pid} reminds process {to} of {text}")
 
     def _judge_question(self, pid: ProcessId, question: int) -> None:
         number = self._numbers[pid]
@@ -342,8 +381,9 @@ class Returns(Checker):
         if log.timestamp < life.watermark:
             self._wrong(node, f"at {log.timestamp}, and had delivered up to {life.watermark}")
         for group, channel in protocol.channels.of.items() if hasattr(protocol, "channels") else ():
-            if group != topology.group_of[node.pid] and channel.received < life.numbers.get(group, 0):
-                self._wrong(node, f"with {channel.received} of group {group}, which it had said to have more of")
+            has = min(channel.received, channel.acked)
+            if group != topology.group_of[node.pid] and has < life.numbers.get(group, 0):
+                self._wrong(node, f"with {has} of group {group} on its disk, of which it had said to have more")
 
     def _judge_answers(self, node: Node, election: Any, life: _Life) -> None:
         """All others have answered its last question, and a quorum of the group remembers."""

@@ -3,10 +3,12 @@
 *Horizon*: nothing that a group stamps later is stamped up to it, and what is delivered is not above it. So whoever is
 in the same epoch, or a later one, and has a longer T, has nothing there that is stamped so low. (Who does not take part
 in an epoch, as that has not begun, does not count on anything in it, and it may never begin.) *Quorum clock*: a
-majority of some view have had clocks so high. *Decided*: what a delivery's timestamp is made of, a majority of the
-group has acknowledged in one epoch. *Hole*: whoever has a T as long as a place of its primary's T has there what the
-primary has, or has delivered it. The harm in less takes a message that comes just then, and an election by just those
-who do not know of it. Like in `invariants`, variables of protocols are known by name only.
+majority of some view have had clocks so high; it is no lower than what the present members have told, and what a member
+told before it lost its disk is forgotten when that says so. *Decided*: what a delivery's timestamp is made of, a
+majority of the group has acknowledged in one epoch. *Hole*: whoever has a T as long as a place of its primary's T has
+there what the primary has, or has delivered it; or waits for it, as the primary has (`reach`). The harm in less takes a
+message that comes just then, and an election by just those who do not know of it. Like in `invariants`, variables of
+protocols are known by name only.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
-from multicast.types import FINAL, Ballot, GroupId, MessageId, ProcessId, Topology, is_majority
+from multicast.types import FINAL, Ballot, GroupId, MessageId, ProcessId, Topology, is_majority, reached_by_majority
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -47,11 +49,13 @@ class Horizons(Checker):
         self._known: dict[ProcessId, _Known] = {}
         self._clocks: dict[ProcessId, int] = {}
         self._quorum_clocks: dict[ProcessId, int] = {}
+        self._epochs: dict[ProcessId, Ballot] = {}
         self._acknowledged: dict[tuple[MessageId, GroupId, int], dict[Ballot, set[ProcessId]]] = {}
 
     def on_life(self, node: Node) -> None:
         self._known.pop(node.pid, None)
         self._quorum_clocks[node.pid] = 0
+        self._epochs.pop(node.pid, None)
 
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
@@ -59,6 +63,15 @@ class Horizons(Checker):
         protocol: Any = node.protocol
         pid, clocks = node.pid, protocol.clocks
         self._clocks[pid] = max(self._clocks.get(pid, 0), protocol.clock.value)
+        if clocks.epoch != self._epochs.get(pid):
+            self._epochs[pid] = clocks.epoch
+            reached = reached_by_majority(clocks._clocks.values())
+            if clocks.quorum_clock < reached:
+                self.report("quorum", f"process {pid} has quorum clock {clocks.quorum_clock}; {reached} is reached")
+        heard: Any = args[1] if handler == "on_message" else None
+        kind = type(heard).__name__
+        if kind == "Returned" and (clocks._clocks.get(args[0]) or args[0] in clocks._future):
+            self.report("quorum", f"process {pid} counts on what {args[0]} told before it lost its disk")
         for _, message, _ in sends:
             if type(message).__name__ == "Ack":
                 for stamp in message.stamps:
@@ -76,6 +89,8 @@ class Horizons(Checker):
         now = _Known(epoch, protocol.t.length, horizon)
         if before is None or (before.epoch, before.length, before.horizon) != (now.epoch, now.length, now.horizon):
             self._known[pid] = now
+            if kind in ("Refill", "NewState") and protocol.t.reach < heard.reach:
+                self.report("hole", f"process {pid} has T with reach {protocol.t.reach}, its primary had {heard.reach}")
             self._judge_horizon(node, protocol, before, now)
             same = before is not None and before.epoch == epoch
             self._judge_holes(node, protocol, range(before.length if before is not None and same else 0, now.length))
@@ -117,7 +132,7 @@ class Horizons(Checker):
                 self._judge_places(node.pid, now, pid, theirs.t._places, range(now.length, other.length))
 
     def _judge_holes(self, node: Node, protocol: Any, places: range) -> None:
-        """Of what its primary has at these places, and has not delivered, so that it is not settled."""
+        """Of what its primary has at these places."""
         epoch = protocol.leadership.joined
         primary: Any = node.world.nodes[epoch.leader].protocol
         known = self._known.get(epoch.leader)
@@ -125,10 +140,12 @@ class Horizons(Checker):
             return
         for place in places:
             theirs = primary.t._places.get(place)
-            if theirs is None or theirs.position or protocol.copies.delivered_as(theirs.id, theirs.ts):
+            if theirs is None or protocol.copies.delivered_as(theirs.id, theirs.ts):
                 continue
             own = protocol.entries.get(theirs.id)
-            if (own is None or own.epoch is None) and not protocol.copies.is_forgotten(theirs.id, theirs.ts):
+            has = own is not None and own.epoch is not None
+            waits = 0 < theirs.position <= max(protocol.t.reach, protocol.log.position)
+            if not has and not waits and not protocol.copies.is_forgotten(theirs.id, theirs.ts):
                 text = f"process {node.pid} has T up to place {protocol.t.length}, and not {theirs.id.hex()} at {place}"
                 self.report("hole", text)
 

@@ -71,7 +71,7 @@ def _primcast(p: Any) -> Memory:
     mine = [e for e in p.entries.values() if e.epoch is not None and e.message is not None]
     placed = {e.id: (e.epoch, e.ts, e.place) for e in mine if not e.position}
     delivered = Least({e.id: (e.epoch, e.ts, e.position) for e in mine if e.position})
-    state = {"state": p._saved_state, "length": p.t.length, "T": placed, "delivered in T": delivered}
+    state = {"state": (p.clock.value, p.t.length, p.t.reach), "T": placed, "delivered in T": delivered}
     log = _delivered(p.log)
     log["unsettled"] = Least({i: at for i, at in log["unsettled"].items() if p.copies.destinations(i, at) is not None})
     return {**state, **_ballots(p.leadership), **log}

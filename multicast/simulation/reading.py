@@ -104,6 +104,9 @@ class Confirmations(Checker):
         under_way, answered = reads._rounds, self._answered(node, args[-1].readable)
         if not under_way and not self._rounds[pid] and not answered:
             return
+        for begun in under_way:
+            if begun not in self._rounds[pid]:
+                self._judge_begin(node, begun.ballot)
         for known in self._rounds[pid]:
             if known not in under_way:
                 self._judge(pid, known)
@@ -136,8 +139,14 @@ class Confirmations(Checker):
                 self.report("reads", f"process {pid} counts {member}, which has not confirmed round {known.number}")
 
     def _judge_quorum(self, node: Node, ballot: Ballot, members: set[ProcessId]) -> None:
-        """A round was answered: by a majority, of the ballot in which its leader leads."""
-        election: Any = node.protocol.election
-        if not election.views.has_quorum(ballot, members) or election.promised != ballot:
-            text = f"process {node.pid} in {tuple(election.promised)} answers a round of {tuple(ballot)}"
-            self.report("reads", f"{text} that {sorted(members)} have confirmed")
+        """A round was answered: by a majority of the ballot in which it began."""
+        if not node.protocol.election.views.has_quorum(ballot, members):  # type: ignore[union-attr]
+            text = f"process {node.pid} answers a round of {tuple(ballot)} that {sorted(members)} have confirmed"
+            self.report("reads", text)
+
+    def _judge_begin(self, node: Node, ballot: Ballot) -> None:
+        """Its leader is the first for whom its ballot still stands."""
+        promised = node.protocol.election.promised  # type: ignore[union-attr]
+        if promised != ballot:
+            text = f"process {node.pid} asks whether {tuple(ballot)} still stands, and has promised {tuple(promised)}"
+            self.report("reads", text)

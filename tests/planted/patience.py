@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
-from multicast.parts.leadership import Leadership
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.primcast import PrimCast
-from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
-
-
-@rewrite("hear", "ballot == self.joined and sender != self._self_id", "ballot == self.joined", part=Leadership)
-class ReassuresItself(WhiteBox):
-    """A leader that has heard of a higher ballot takes its own ACCEPTs for a sign of life."""
 
 
 @rewrite("obey", "if sender != self._self_id:", "if True:", part=Election)

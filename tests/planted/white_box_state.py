@@ -19,17 +19,13 @@ class VoteBeforeSync(WhiteBox):
 
 @rewrite("_tell_joined", "out.send_durable(", "out.send(", part="leadership")
 class JoinedBeforeSync(WhiteBox):
-    """Who takes over a new state says so, the leader to itself too, before that is on disk. (What is decided in a
-    ballot needs the acknowledgements of line 16, which wait for the disk and for the joining; the state itself is made
-    of what a quorum of voters has on disk, and any later candidate finds that again. So who has joined decides only
-    when the leader begins; and what it stamps before a crash it never counts, since it leads in that ballot no
-    more.)"""
+    """Who takes over a new state says so, the leader to itself too, before that is on disk. (It takes more than that to
+    do harm: what is decided needs the acknowledgements of line 16, which wait for the disk and for the joining.)"""
 
 
 @rewrite("start", "out.send_durable((self._self_id,)", "out.send((self._self_id,)", part="leadership")
 class LeadsBeforeSync(WhiteBox):
-    """The first leader begins before its first ballot is on disk, and may do so once more after a crash. (What it
-    stamps before the crash it never counts: its acknowledgements wait for the disk, and then it is no new process.)"""
+    """The first leader begins before its first ballot is on disk, and may do so once more after a crash."""
 
 
 @rewrite("campaign", "out.send_durable(", "out.send(", part="election")
@@ -496,8 +492,7 @@ class RejoinsBehindState(WhiteBox):
 
 
 HARMLESS = (
-    Planted(JoinedBeforeSync), Planted(LeadsBeforeSync), Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted),
-    Planted(EarlyKept), Planted(DeliversAfterPromise), Planted(AcceptsKept),
-    Planted(OwnStateNotCounted), Planted(DeliversBeforeJoining),
+    Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted), Planted(EarlyKept), Planted(DeliversAfterPromise),
+    Planted(AcceptsKept), Planted(OwnStateNotCounted), Planted(DeliversBeforeJoining),
 )  # fmt: skip
 PLANTED = planted_in(__name__, HARMLESS)
