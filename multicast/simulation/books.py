@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED
 from multicast.parts.ballots import LEADER
 from multicast.simulation.checkers import Checker
-from multicast.types import Topology
+from multicast.types import ZERO, Topology, reached_by_majority
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -54,6 +54,7 @@ def _differences(node: Node) -> Iterator[str]:
         many = sum(map(len, log._unsettled.values()))
         if log._unsettled_count != many:
             yield f"{many} deliveries are not settled, it counts {log._unsettled_count}"
+        yield from _of_watermarks(protocol, log)
     if "member" in parts:
         queue = protocol.member.log.queue
         yield from _of_group_log(protocol.member.log)
@@ -66,6 +67,7 @@ def _differences(node: Node) -> Iterator[str]:
         yield from _of_instances(consensus.instances)
     if "channels" in parts:
         yield from _of_waiting(protocol.channels.waiting)
+        yield from _of_receipts(protocol)
     if protocol.specification.name == "white_box" and protocol.election.state is LEADER:
         yield from _of_leader(protocol)
     if protocol.election is not None and protocol.election.is_member:
@@ -114,6 +116,27 @@ def _of_group_log(log: Any) -> Iterator[str]:
         final = entry.final
         if final is not None and not entry.position and not log.covers(final) and (final, local) not in uncovered:
             yield f"{local} at {final} is not looked at when the clock has come so far"
+
+
+def _of_watermarks(protocol: Any, log: Any) -> Iterator[str]:
+    """What a majority of a group has said to have delivered, the others need not say, too, who may be dead."""
+    topology = protocol.topology
+    for group in topology.groups:
+        told = [[log._watermarks.get(p, ZERO) for p in members] for members in topology.counting(group)]
+        reached = min(map(reached_by_majority, told))
+        if group == topology.group_of[protocol.self_id]:
+            reached = min(reached, log.watermark)
+        if log._group_watermarks[group] < reached:
+            yield f"{log._group_watermarks[group]} counts as the watermark of group {group}, and most are at {reached}"
+
+
+def _of_receipts(protocol: Any) -> Iterator[str]:
+    """So it is with what a majority has said to have received."""
+    stream, groups = protocol.stream, protocol.topology.groups
+    for group in (stream.group, *stream._receivers):
+        reached = reached_by_majority(stream._acks[p] for p in groups[group])
+        if stream.quorum_has(group) != reached:
+            yield f"most of group {group} have {reached} of its messages, it counts on {stream.quorum_has(group)}"
 
 
 def _of_waiting(waiting: Any) -> Iterator[str]:

@@ -200,7 +200,7 @@ class DroppedBeforeApplied(FtSkeen):
 
 @rewrite("drop", "elif entry.position:", "elif False:", part=GroupLog)
 class SettledForgotten(FtSkeen):
-    """What is settled before it is in the log stays for ever. (It only takes memory.)"""
+    """What is settled before it is in the log stays for ever."""
 
 
 @rewrite("_return_if_due", "told.complete and not behind and", "told.complete and", part=GroupMember)
@@ -376,7 +376,7 @@ HARMLESS = tuple(
     map(
         Planted,
         (
-            OldWordsKept, TakenAfterJump, SettledForgotten, FirstSoftCounts, DeliveredNotTold, OwnPromiseNotNeeded,
+            OldWordsKept, TakenAfterJump, FirstSoftCounts, DeliveredNotTold, OwnPromiseNotNeeded,
             OneDeliveryBehind,
         ),
     )

@@ -49,7 +49,7 @@ class NothingToSave(QuasiGenuine):
 
 @rewrite("receive", "and group != self._group and not saved", "and group != self._group or not saved", part="channels")
 class EverythingUnsaved(QuasiGenuine):
-    """The own group's messages are remembered as unsaved, too. (Nobody saves them: they only take memory.)"""
+    """The own group's messages are remembered as unsaved, too, and nobody saves them."""
 
 
 @rewrite(
@@ -434,6 +434,6 @@ PLANTED = (
     Planted(DueNullsKept, small(optimistic="true")),
 )  # fmt: skip
 HARMLESS = (
-    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept, EverythingUnsaved)),
+    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept)),
     Planted(AnythingAnnounced, PARALLEL),
 )  # fmt: skip
