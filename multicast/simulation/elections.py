@@ -87,6 +87,7 @@ class Elections(Checker):
         self._joiners: dict[ProcessId, dict[Ballot, set[ProcessId]]] = {}
         self._leading: dict[ProcessId, Ballot] = {}
         self._echoes: dict[ProcessId, _Echoes] = {}
+        self._doubts: dict[ProcessId, tuple[int, Ballot, dict[ProcessId, int]]] = {}
 
     def on_life(self, node: Node) -> None:
         """What was told in an earlier life does not count."""
@@ -94,7 +95,7 @@ class Elections(Checker):
         self._echoes[node.pid] = _Echoes()
         self._joiners[node.pid] = {}
         self._positions[node.pid] = {}
-        for known in (self._judged, self._begun, self._acting, self._leading):
+        for known in (self._judged, self._begun, self._acting, self._leading, self._doubts):
             known.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
@@ -116,6 +117,7 @@ class Elections(Checker):
             for some in votes.values():
                 if some.portions.get(args[0], 0) > 0:
                     del some.portions[args[0]]
+        self._judge_question(node, election, args if handler == "on_message" else ())
         ballot = election.promised
         leadership: Any = getattr(node.protocol, "leadership", None)
         if leadership is not None and election.takes_part and leadership.joined != ballot:
@@ -138,6 +140,19 @@ class Elections(Checker):
                 self._wrong(node, ballot, f"says that it began with instances up to {message.upto}, not {least}")
             elif type(message).__name__ == "Pulse":
                 self._echoes[node.pid].pulsed = True
+
+    def _judge_question(self, node: Node, election: Any, args: tuple[Any, ...]) -> None:
+        """Who campaigns because others agree has been told so lately, by enough of them, in answer to its question."""
+        pid, detector = node.pid, election.detector
+        question, ballot, agreed = self._doubts.get(pid, (0, election.promised, {}))
+        if args and type(args[1]).__name__ == "Agreed":
+            if question and args[1].question == question:
+                agreed[args[0]] = args[2]
+            recent = {p for p, at in agreed.items() if at > args[2] - node.protocol.options.election_timeout_us}
+            if election.promised != ballot and not election.views.can_elect(recent | {pid}):
+                self._wrong(node, election.promised, f"campaigns when {sorted(recent)} have agreed")
+        if detector._question != question or election.promised != ballot:
+            self._doubts[pid] = detector._question, election.promised, {}
 
     def _judge_told(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         """A vote, and a leader's state, hold all that they are to hold; but for a late vote, which only asks."""
