@@ -26,7 +26,8 @@ flush before each new view makes all members finish the old one with the same ca
     Watermark  process -> destination groups        -  (parts.delivered)
 
 Collision-free: the cast, the casts that follow it, their receipts: 3δ at every process, for any Φ, and 2N² messages for
-N processes in all, whatever the destinations.
+N processes in all, whatever the destinations. What arrives while the own last receipt or cast waits for the disk
+shares the next receipt.
 
 Timestamps. The order gives each message the time max(previous + 1, stamp of its cast), whoever it is addressed to, and
 whether it is delivered or dropped as a repetition. A view begins with the time at which the one before ended. So the
@@ -345,8 +346,8 @@ class Toto(MulticastProtocol):
             self._cast(self._next_messages(), now, out)
         if view.silent_about():
             self._cast([], now, out)
-        elif view.held != self._told and self._is_pending():
-            self._tell(view.members, False, out)
+        elif view.held != self._told and self._is_pending() and all(map(int.__le__, self._told, view.known[me])):
+            self._tell(view.members, False, out)  # what was told last is on disk: until then more may come
         if view.held != view.base:
             self._deadlines.by("drop", now + self.options.stability_us)
 

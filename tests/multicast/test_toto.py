@@ -452,6 +452,31 @@ def test_every_replica_delivers_after_three_delays(rule: str) -> None:
     assert arrivals.at == dict.fromkeys(topology.processes, start + 3 * delay)
 
 
+def test_what_arrives_while_a_receipt_waits_for_the_disk_shares_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a receipt for each arrival it was ten of every process to every other, for one message."""
+    topology, heard = Topology.grid(2, 5), 0
+
+    def make(pid: int, rng: random.Random, disk: object) -> tuple[Toto, Application]:
+        return Toto(pid, topology, TotoOptions(), rng), Application()
+
+    original = Toto._on_receipt
+
+    def counting(self: Toto, sender: int, *rest: Any) -> None:
+        nonlocal heard
+        heard += sender != self.self_id
+        original(self, sender, *rest)
+
+    monkeypatch.setattr(Toto, "_on_receipt", counting)
+    one = World(topology, make, 0, Conditions(delay_us=(100, 200), late_probability=0.0, fsync_us=(400, 600)))
+    one.start()
+    one.run_for(300_000)
+    for _ in range(10):
+        one.submit(4, AppMessage(new_message_id(one.now, 1), (0, 1), b"", 4))
+        one.run_for(200_000)
+    assert all(node.engine.position == 10 for node in one.nodes.values())
+    assert heard < 3 * 10 * 90
+
+
 def test_a_message_of_a_stranger_about_another_group_is_refused() -> None:
     one = world()
     with pytest.raises(PeerError, match="StateAsk from group 1"):
