@@ -214,7 +214,7 @@ class Toto(MulticastProtocol):
         self._state_turn = self._ask_turn = 0
         self._told: list[int] = []
         self._asked: dict[ProcessId, tuple[int, set[ProcessId]]] = {}
-        self._gaps: list[Span] = []
+        self._gaps: dict[ProcessId, int] = {}
         self._dirty = False
         self._led = Ballot(0, 0)
         self.coordinator = Coordinator(
@@ -487,9 +487,9 @@ class Toto(MulticastProtocol):
         if view.me is not None and not self.record.stopped:
             if self._is_pending() or self._mine or gaps:
                 self._tell(view.others, True, out)
-            if gaps and gaps == self._gaps:
-                self._ask_for_gaps(view.index, now, out)
-        self._gaps = gaps
+            if authors := {author for author, first, _ in gaps if self._gaps.get(author) == first}:
+                self._ask_for_gaps(authors, now, out)
+        self._gaps = {author: first for author, first, _ in gaps}
         if self._needs_state():
             self._ask_for_state(out)
 
@@ -589,7 +589,7 @@ class Toto(MulticastProtocol):
         self._queue = deque(self._mine.values())
         self._told = []
         self._asked = {}
-        self._gaps = []
+        self._gaps = {}
         self._dirty = True
         self._deadlines.by("beat", now)
         self._retry_by(now)

@@ -233,6 +233,17 @@ def test_what_an_answer_lacks_is_asked_of_somebody_else_at_once() -> None:
     assert second[0] in ((1,), (2,), (4,)) and second[1] == [(3, 3, 3)]
 
 
+def test_what_does_not_arrive_is_asked_for_although_there_is_ever_more_of_it() -> None:
+    """3 does not reach 5, and goes on: 5 is heard, so it stays, and without its votes nobody orders anything."""
+    one = world()
+    one.cut = {(3, 5)}
+    sent = []
+    for _ in range(30):
+        sent.append(one.submit(3, 0, 1))
+        one.advance(SECOND // 10)
+    assert all(one.delivered(p) == sent for p in range(6))
+
+
 def test_who_is_complete_takes_no_state() -> None:
     """One that it had asked for and does not need any more."""
     one, answer, out = world(), Outbox(), Outbox()

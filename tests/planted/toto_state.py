@@ -37,6 +37,16 @@ class RestNotAsked(Toto):
     """What an answer lacks is not asked for until it is missed again."""
 
 
+@rewrite("_retry", "{author: first for author, first, _", "{author: last for author, _, last")
+@rewrite(
+    "_retry",
+    "author, first, _ in gaps if self._gaps.get(author) == first",
+    "author, _, last in gaps if self._gaps.get(author) == last",
+)
+class GrowingGapNotAsked(Toto):
+    """What is missing is asked for only once nothing more of its author is."""
+
+
 @rewrite("_on_flush", "self._save_view(out)", "pass")
 class StopNotSaved(Toto):
     """That a member has stopped is only in memory."""
