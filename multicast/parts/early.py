@@ -14,7 +14,22 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from multicast.types import AppMessage, MessageId
+import msgspec
+
+from multicast.parts.barriers import Stamp
+from multicast.types import AppMessage, GroupId, MessageId
+
+
+class Early(msgspec.Struct, array_like=True, tag=12, gc=False):
+    """A cast, to its destinations: expect this message at that stamp. To a blocking group: no message. wants: as in
+    `barriers.Ordered`."""
+
+    life: int
+    number: int
+    rtc: int
+    message: AppMessage | None
+    wants: list[tuple[GroupId, Stamp]]
+
 
 Place = tuple[int, int, int, int, int]
 """Where a message is expected: (its stamp in microseconds, source group, sender, the sender's life, number in it)."""

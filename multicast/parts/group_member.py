@@ -446,6 +446,7 @@ class GroupMember:
         instance = self._truncation.heard(sender, applied, self.log.instance)
         if instance >= self.paxos.instances.low:
             self.paxos.instances.truncate(instance, out)
+        self.paxos.see(applied.instance, now)
         self._notice_ahead(sender, applied.delivered, now)
 
     # -- timers -------------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ class Paxos:
 
     def _on_highest(self, sender: ProcessId, answer: Highest, now: int, out: Outbox) -> None:
         self.election.on_highest(sender, answer, now, out)
-        self._see(answer.reached, now)
+        self.see(answer.reached, now)
 
     def _on_begun(self, sender: ProcessId, begun: Begun, now: int, out: Outbox) -> None:
         if begun.ballot.leader != sender:
@@ -329,7 +329,7 @@ class Paxos:
             self.instances.accept(accept.instance, accept.ballot, accept.values, out)
             self._accepting.setdefault(accept.ballot, {})[accept.instance] = None
             self._decided_since(before)
-        self._see(accept.decided, now)
+        self.see(accept.decided, now)
 
     def _takes(self, sender: ProcessId, instance: int) -> bool:
         """Whether this instance is not too far ahead to be accepted. Of its own instances a leader accepts any: nobody
@@ -345,7 +345,7 @@ class Paxos:
                 self._seen = max(self._seen, instance)
         self.instances.decide_next()
         self._decided_since(before)
-        self._see(self._seen, now)
+        self.see(self._seen, now)
 
     def _decided_since(self, before: int) -> None:
         """To be called after something that may have decided more than `before`."""
@@ -356,7 +356,7 @@ class Paxos:
 
     # -- catching up --------------------------------------------------------------------------------------------------
 
-    def _see(self, decided: int, now: int) -> None:
+    def see(self, decided: int, now: int) -> None:
         """Somebody knows decisions up to here. If this process does not have them soon, it fetches them."""
         self._seen = max(self._seen, decided)
         if self._seen > self.decided and not self._deadlines.is_set("fetch"):
@@ -389,7 +389,7 @@ class Paxos:
             self.stranded_below = chosen.low
         elif before < self.decided < chosen.decided:
             out.send((sender,), Fetch(self.decided + 1))
-        self._see(chosen.decided, now)
+        self.see(chosen.decided, now)
         self.election.choose(now, out)
 
     @property
@@ -444,7 +444,7 @@ class Paxos:
         if heartbeat.ballot.leader != sender:
             raise PeerError("a heartbeat of somebody else's ballot")
         if self.election.obey(sender, heartbeat.ballot, now, out, heartbeat.resigning):
-            self._see(heartbeat.position, now)
+            self.see(heartbeat.position, now)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ from multicast.parts.channels import Channels
 from multicast.parts.copies import CopiesLog
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import Watermark
-from multicast.parts.early import EarlyDeliveries
+from multicast.parts.early import Early, EarlyDeliveries
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.options import GroupOptions
@@ -128,17 +128,6 @@ class Proposed(msgspec.Struct, array_like=True, tag=13, gc=False):
     instance: int
     decided: int
     ordered: Ordered
-
-
-class Early(msgspec.Struct, array_like=True, tag=12, gc=False):
-    """A cast, to its destinations: expect this message at that stamp. To a blocking group: no message. wants: as in
-    `Ordered`."""
-
-    life: int
-    number: int
-    rtc: int
-    message: AppMessage | None
-    wants: _Wanted
 
 
 class State(msgspec.Struct, array_like=True, tag=10, gc=False):
@@ -714,6 +703,8 @@ class QuasiGenuine(MulticastProtocol):
     def _on_ack(self, sender: ProcessId, ack: Ack, now: int, out: Outbox) -> None:
         if self.stream.acknowledge(sender, ack.number) and self.stream.droppable:
             self._ack_later(now)
+        if self.topology.group_of[sender] == self.group:
+            self.paxos.see(ack.number, now)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 

@@ -183,6 +183,18 @@ def test_a_senders_messages_stay_in_order_when_some_are_lost() -> None:
     assert world.delivered(4) == ids
 
 
+def test_whom_the_leader_does_not_reach_knows_what_is_decided_from_the_others() -> None:
+    """It sends no more casts than a few until it knows that they are decided."""
+    world = cluster()
+    world.cut = {(0, 1)}
+    ids = []
+    for _ in range(20):
+        ids.append(world.submit(1, 0))
+        world.advance(SECOND // 4)
+    world.advance(5 * SECOND)
+    assert world.delivered(1) == world.delivered(0) == ids
+
+
 # -- barriers ----------------------------------------------------------------------------------------------------------
 
 

@@ -577,6 +577,20 @@ def test_a_member_that_is_behind_does_not_rely_on_one_of_the_others(protocol: ty
     assert world.delivered(2) == world.delivered(1)
 
 
+@PROTOCOLS
+def test_whom_the_leader_does_not_reach_has_the_log_from_the_others(protocol: type[MulticastProtocol]) -> None:
+    """It had deliveries alone, and kept each for as long as that lasted, waiting for the log to come to it."""
+    world = cluster(protocol)
+    world.cut = {(0, 1), (1, 0)}
+    for _ in range(100):
+        world.submit(2, 0)
+        world.advance(SECOND // 10)
+    world.advance(2 * SECOND)
+    assert len(world.delivered(1)) == 100
+    assert world.protocol(1).member.log.instance == world.protocol(2).member.log.instance
+    assert not world.protocol(1).member.log.entries
+
+
 def test_a_sender_hears_who_leads_now_though_others_have_told_the_leader_of_its_message() -> None:
     """Group 1's leader is dead. Its next one learns of the message from group 0's leader."""
     world = cluster(FtSkeen, groups=3)

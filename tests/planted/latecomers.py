@@ -14,6 +14,7 @@ from multicast.parts.paxos import Paxos
 from multicast.parts.sequence import SequenceHistory
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
+from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
@@ -243,9 +244,19 @@ class AnyStampIsMine(FtSkeen):
     """A leader goes on when its group delivers what it has in flight, at another stamp than its own."""
 
 
-@rewrite("_on_accept", "self._see(accept.decided, now)", "pass", part=Paxos)
+@rewrite("_on_accept", "self.see(accept.decided, now)", "pass", part=Paxos)
 class WaitsForAHeartbeat(FtSkeen):
     """A member that lacks decisions hears of them by heartbeats only."""
+
+
+@rewrite("_on_applied", "self.paxos.see(applied.instance, now)", "pass", part=GroupMember)
+class LogOfItsLeaderAlone(FtSkeen):
+    """Whom its leader does not reach does not notice that it lacks decisions."""
+
+
+@rewrite("_on_ack", "self.paxos.see(ack.number, now)", "pass")
+class DecisionsOfItsLeaderAlone(QuasiGenuine):
+    """Whom its leader does not reach does not notice that it lacks decisions."""
 
 
 PLANTED = planted_in(__name__)
