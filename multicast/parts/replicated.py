@@ -236,6 +236,10 @@ class ReplicatedSkeen(MulticastProtocol):
             out.send(to, Stamps(self.member.reign.ballot, [(entry.message.id, entry.local) for entry in some], ask))
 
     def _on_stamp(self, sender: ProcessId, stamp: Stamp, now: int, out: Outbox) -> None:
+        self._hear_stamp(sender, stamp, now, out)
+
+    def _hear_stamp(self, sender: ProcessId, stamp: Stamp, now: int, out: Outbox) -> None:
+        """Told alone, or as one of many."""
         group = self.topology.group_of[sender]
         if stamp.ballot.leader != sender:
             raise PeerError("a stamp of somebody else's ballot")
@@ -345,7 +349,7 @@ class ReplicatedSkeen(MulticastProtocol):
                     out.send((sender,), Known(message_id, known[0]))
                 elif entry is None:
                     lacked.append(message_id)
-            self._on_stamp(sender, Stamp(message_id, message.ballot, local), now, out)
+            self._hear_stamp(sender, Stamp(message_id, message.ballot, local), now, out)
         self._tell_stamps((sender,), decided, False, out)
         if lacked:
             out.send((sender,), Lacked(lacked))

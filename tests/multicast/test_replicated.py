@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from multicast.parts.ballots import LeaderIs
 from multicast.parts.delivered import Known, Watermark
 from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, SavedEntry, State, encode_command
 from multicast.parts.paxos import Fetch
 from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
-from multicast.parts.replicated import Stamp
+from multicast.parts.replicated import Stamp, Stamps
 from multicast.parts.transfer import StateAsk
 from multicast.parts.truncation import Applied
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
@@ -451,6 +452,13 @@ def test_the_slow_path_if_the_decided_stamps_do_not_bear_the_soft_ones_out() -> 
     assert [m in world.delivered(p) for p in range(6)] == [True, True, True, False, True, True]
     assert len(stamped) == 1
     assert max(stamped) > Timestamp(5, 1)
+
+
+def test_who_asks_a_follower_for_many_stamps_is_told_once_who_leads() -> None:
+    world, out = cluster(FtSkeen), Outbox()
+    asked = [(world.message(0, 1).id, Timestamp(k, 1)) for k in range(1, 65)]
+    world.protocol(1).on_message(3, Stamps(Ballot(1, 3), asked, True), world.now, out)
+    assert [(to, type(sent)) for to, sent, _ in out.sends] == [((3,), LeaderIs)]
 
 
 def test_stamps_in_somebody_elses_name_are_refused() -> None:
