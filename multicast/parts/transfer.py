@@ -1,9 +1,10 @@
 """A member that comes too late for its group's log: it takes over a peer's state, after the peer's deliveries.
 
 What is dropped everywhere cannot be asked for again. Who lacks it asks one member after the other for its state
-(`StateAsk`), once in a period, until it lacks nothing any more. A state comes in portions and says after which delivery
-of the group it holds; so the host first installs what is missing up to there from the journal of whoever gave it. The
-latest state counts: who gave an earlier one may be dead, and its deliveries with it.
+(`StateAsk`), once in a period, more seldom when all have been asked, and while portions come not at all, until it lacks
+nothing any more: on a slow link ever more states would be under way. A state comes in portions and says after which
+delivery of the group it holds; so the host first installs what is missing up to there from the journal of whoever gave
+it. The latest state counts: who gave an earlier one may be dead, and its deliveries with it.
 
     message     from -> to                     durable before it leaves
     StateAsk    process -> member of its group -
@@ -21,6 +22,9 @@ from multicast.parts.deadlines import Deadlines
 from multicast.parts.portions import Assembly
 from multicast.protocol import Handler, Outbox
 from multicast.types import ProcessId
+
+_PATIENCE = 4
+"""The pause between two questions doubles so often."""
 
 
 class StateAsk(msgspec.Struct, array_like=True, tag=109, gc=False):
@@ -69,6 +73,7 @@ class StateTransfer(Generic[S]):
         self._assembly: Assembly[Any] = Assembly()
         self._waiting: tuple[ProcessId, S] | None = None
         self._turn = 0
+        self._asks = self._again_at = 0
         deadlines.add("state", self._repeat)
         self.handlers: dict[type, Handler] = {
             StateAsk: Handler(self._on_ask, own_group=True), kind: Handler(self._on_state, own_group=True),
@@ -83,12 +88,17 @@ class StateTransfer(Generic[S]):
         """Ask for a state: what this process lacks is dropped."""
         if self.peers and not self._deadlines.is_set("state"):
             self._deadlines.by("state", now + self._period_us)
+            self._again_at = now + (self._period_us << min(self._asks // len(self.peers), _PATIENCE))
+            self._asks += 1
             out.send((self.next_peer(),), StateAsk())
 
-    def _repeat(self, now: int, out: Outbox) -> None:
-        if self._waiting is not None or self._is_needed():
+    def _repeat(self, now: int, out: Outbox) -> int | None:
+        if self._waiting is None and not self._is_needed():
+            return None
+        if now >= self._again_at:
             self.ask(now, out)
-            self.adopt_if_due(now, out)
+        self.adopt_if_due(now, out)
+        return now + self._period_us
 
     def _on_ask(self, sender: ProcessId, ask: StateAsk, now: int, out: Outbox) -> None:
         for portion in self._give():
@@ -96,6 +106,7 @@ class StateTransfer(Generic[S]):
 
     def _on_state(self, sender: ProcessId, state: S, now: int, out: Outbox) -> None:
         items = self._assembly.add(sender, state.number, state.count, state.items)
+        self._again_at = max(self._again_at, now + self._period_us)
         if items is not None:
             state.items = items
             self._waiting = (sender, state)
@@ -111,8 +122,10 @@ class StateTransfer(Generic[S]):
             out.catch_up(peer)
             return
         self._waiting = None
+        self._asks = 0
         self._adopt(state, now, out)
 
     def forget(self, peer: ProcessId) -> None:
         """The state that this peer has begun to send will not be completed."""
         self._assembly.forget(peer)
+        self._again_at = 0

@@ -61,6 +61,25 @@ def test_one_member_after_the_other_is_asked_and_not_more_often_than_once_a_peri
     assert sorted(asked(out)) == [1, 2]
 
 
+def test_nobody_else_is_asked_while_a_state_comes_and_they_are_asked_more_seldom_after_that(member):
+    """On a slow link ever more states would be under way, and before none of them what it waits for."""
+    member.transfer.ask(0, Outbox())
+    out = Outbox()
+    for number in range(20):
+        member.hear(1, State(7, [number], number, 20), now=number * PERIOD)
+        member.deadlines.run(number * PERIOD + PERIOD - 1, out)
+    assert asked(out) == []  # all is here but the deliveries
+    for period in range(20, 60):
+        member.deadlines.run(period * PERIOD, out)
+    assert sorted(set(asked(out))) == [1, 2]
+    assert 4 <= len(asked(out)) <= 8
+    member.transfer.forget(1)  # a link was reset
+    lost = Outbox()
+    for period in range(60, 62):
+        member.deadlines.run(period * PERIOD, lost)
+    assert asked(lost)
+
+
 def test_nobody_is_asked_once_nothing_is_lacked(member):
     member.transfer.ask(0, Outbox())
     member.needed = False

@@ -83,6 +83,11 @@ class WaitsForOneGiver(FtSkeen):
     """Who has a state waits for the deliveries of who gave it, be that one dead or not."""
 
 
+@rewrite("_repeat", "if now >= self._again_at: self.ask(now, out)", "self.ask(now, out)", part=StateTransfer)
+class AsksWhileStatesCome(FtSkeen):
+    """Who lacks much asks for a state once in a period, be one under way or not."""
+
+
 @rewrite("_repeat", "return now + self._retry_us", "return None", part=LeaderReads)
 class ConfirmAskedTwice(WhiteBox):
     """A leader that waits for its group's word about reads asks once more."""
