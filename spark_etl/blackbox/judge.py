@@ -162,14 +162,15 @@ def _decide_ways(
     sessions: bool,
 ) -> None:
     """What is not determined because values repeat, if there are few ways in which each read names its writer: it holds
-    if it does in one of them."""
+    if it does in one of them. No way has what was aborted read, or what its reader writes later, as who reads
+    uncommitted writes may."""
     unknown = [m for m in MODELS if models[m].verdict == UNDETERMINED]
     ways = repeats.ways(history, facts, min(_WAYS_MAX, _WAYS_MAX * 30 // len(history)))
-    open_ = set(unknown)
+    open_ = {model for model in unknown if not model.endswith("read-uncommitted")}
     last: dict[str, Verdict] = {}
     for way in ways or ():
         limits = Limits(max(0.0, end - time.monotonic()))
-        last = Judge(resolve(way, orders), way, limits, sessions).verdicts()
+        last = Judge(resolve(way, orders, facts.initial), way, limits, sessions).verdicts()
         for model in unknown:
             if last[model].verdict == HOLDS:
                 models[model] = Verdict(HOLDS)

@@ -269,7 +269,7 @@ class _Search:
             if op.kind in ("w", "append"):
                 after = after or list(state)
                 after[place] = (*(now or ()), op.value) if op.kind == "append" else op.value
-            elif not self._fits(op, now) and not (unknown and op.kind == "r" and op.value is None):
+            elif not self._fits(op, now) and not (unknown and (op.kind == "neq" or op.value is None)):
                 return None
         return state if after is None else tuple(after)
 

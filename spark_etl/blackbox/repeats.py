@@ -66,13 +66,13 @@ def _reads(t: Transaction, ops: list[Op], written: _Writes, facts: Facts) -> lis
         if op.kind == "w":
             own[op.key] = (op.value, ops[n].value)
             continue
-        if op.key in own:
-            value, name = own[op.key]
-            fits = (value == op.value) is (op.kind == "r")
-            ops[n] = Op("r", op.key, name if fits else Named(op.value))
+        value, name = own.get(op.key, (None, None))
+        if op.key in own and (value == op.value) is (op.kind == "r"):
+            ops[n] = Op("r", op.key, name)
             continue
         initial = facts.initial.get(op.key)
-        there = [(initial, initial), *((value, name) for i, value, name in written[op.key] if i != t.index)]
+        mine = op.key in own  # which it has missed: what it read instead may be what it had overwritten itself
+        there = [(initial, initial), *((v, name) for i, v, name in written[op.key] if mine or i != t.index)]
         choices = [name for value, name in there if (value == op.value) is (op.kind == "r")]
         ops[n] = Op("r", op.key, choices[0] if choices else Named(op.value))
         if len(choices) > 1 or (op.kind == "neq" and not choices):

@@ -27,15 +27,26 @@ _ByValue = tuple[int, int, Any]
 """(reader, ordinal of the operation, what it read)."""
 
 
-def resolve(history: Sequence[Transaction], orders: Mapping[Key, Sequence[Any]] | None = None) -> Facts:
-    """orders: key -> its values in the order of their versions, if the source gives it."""
-    return _Resolver(history, orders or {}).run()
+def resolve(
+    history: Sequence[Transaction],
+    orders: Mapping[Key, Sequence[Any]] | None = None,
+    initial: Mapping[Key, Any] | None = None,
+) -> Facts:
+    """orders: key -> its values in the order of their versions, if the source gives it. initial: `Facts.initial`, if
+    that is decided."""
+    return _Resolver(history, orders or {}, initial).run()
 
 
 class _Resolver:
-    def __init__(self, history: Sequence[Transaction], orders: Mapping[Key, Sequence[Any]]):
+    def __init__(
+        self,
+        history: Sequence[Transaction],
+        orders: Mapping[Key, Sequence[Any]],
+        initial: Mapping[Key, Any] | None,
+    ):
         self.history = {t.index: t for t in history}
         self.orders = orders
+        self.decided = initial
         self.facts = Facts()
         self.written: dict[tuple[Key, Any], list[int]] = defaultdict(list)
         self.times: dict[tuple[Key, Any], int] = defaultdict(int)
@@ -46,6 +57,8 @@ class _Resolver:
         self.list_keys = {op.key for t in history for op in t.ops if op.kind == "append"}
         self.assigned = {op.key for t in history for op in t.ops if op.kind == "w"}
         self.lists = self.list_keys | {op.key for t in history for op in t.ops if isinstance(op.value, tuple)}
+        self.perhaps: dict[Key, set[Any]] = defaultdict(set)
+        """What those of unknown outcome have read."""
         self.after_write: dict[Key, list[_ByValue]] = defaultdict(list)
 
     def run(self) -> Facts:
@@ -60,9 +73,11 @@ class _Resolver:
         registers, lists = self._external_reads()
         for key in dict.fromkeys((*facts.writers, *registers, *lists)):
             if key not in self.list_keys and key not in lists:
-                self._register(key, self._named(key, registers.get(key, [])))
+                self._register(key, registers.get(key, []))
             elif not (facts.repeated & {key}) and self._named(key, lists.get(key, [])) == lists.get(key, []):
                 self._list(key, lists.get(key, []))
+            else:
+                facts.initial[key] = self._nobodys_beginning(key, lists.get(key, []))
         return facts
 
     def _named(self, key: Key, reads: list[_ByValue]) -> list[_ByValue]:
@@ -89,6 +104,8 @@ class _Resolver:
                 compared = op.kind == "neq" and transaction.type == "ok"
                 if compared or (op.kind == "w" and op.key in self.lists):
                     self.facts.repeated.add(op.key)
+                if transaction.type == "info" and _shown(transaction, op):
+                    self.perhaps[op.key].add(op.value)
 
     def _commit(self) -> None:
         """Everything acknowledged, and of the unknown what acknowledged ones have certainly read from."""
@@ -196,9 +213,13 @@ class _Resolver:
 
     # -- registers ----------------------------------------------------------------------------------------------------
 
-    def _register(self, key: Key, reads: list[_ByValue]) -> None:
+    def _register(self, key: Key, shown: list[_ByValue]) -> None:
         facts, writers = self.facts, self.facts.writers.get(key, [])
+        reads = self._named(key, shown)
         initial = self._initial(key, reads)
+        if self.decided is None and all(v is not None and (key, v) in self.written for _, _, v in shown):
+            strange = {value for value in self.perhaps[key] if (key, value) not in self.written}
+            initial = strange.pop() if len(strange) == 1 else None
         if initial is not None:
             facts.initial[key] = initial
         first: dict[int, int] = {}
@@ -237,6 +258,8 @@ class _Resolver:
 
     def _initial(self, key: Key, reads: list[_ByValue]) -> Any:
         """The value nobody wrote that can be this key's initial one; None: that is null."""
+        if self.decided is not None:
+            return self.decided.get(key)
         unknown = {value for _, _, value in reads if value is not None and (key, value) not in self.written}
         if len(unknown) != 1 or any(value is None for _, _, value in reads):
             return None
@@ -358,9 +381,19 @@ class _Resolver:
 
     def _beginning(self, key: Key, elements: list[Any], reads: list[_ByValue]) -> tuple[Any, ...]:
         """The elements that nobody appended and that can have been there from the beginning: all reads show them."""
-        shortest = min((len(self._whole(*read)) for read in reads), default=0)
+        shortest = min((len(value) for _, _, value in reads), default=0)
         most = len(elements) if key in self.assigned else shortest
         return tuple(takewhile(lambda value: (key, value) not in self.written, elements[:most]))
+
+    def _nobodys_beginning(self, key: Key, reads: list[_ByValue]) -> tuple[Any, ...]:
+        """Of a list whose values repeat: the longest beginning of a read of which nobody wrote any element. If it was
+        not there at first, nothing explains that read."""
+        known = {v for k, value in self.written if k == key for v in _listed(value)}
+        for wholes in ((self._whole(*read) for read in reads), self.perhaps[key]):
+            shown = (tuple(takewhile(lambda v: v not in known, _listed(whole))) for whole in wholes)
+            if longest := max(shown, key=len, default=()):
+                return longest
+        return ()
 
     def _out_of_order(self, key: Key, elements: Collection[Any], reader: int, value: tuple[Any, ...]) -> None:
         """Elements of a read that contradicts others, which are not in their order and nobody's."""

@@ -174,7 +174,7 @@ class World:
 
     def version(self, key: Any, value: Any) -> int | None:
         """Whose last write this is; -1 the initial one; None nobody's."""
-        if value is None:
+        if value == None:  # noqa: E711 - or it is said to be that
             return -1
         return next((i for (i, k), v in self.last.items() if k == key and v == value), None)
 
