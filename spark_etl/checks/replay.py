@@ -20,6 +20,7 @@ from spark_etl.checks.ranges import FIRST_KEY
 UNKNOWN = object()
 _UNTOLD: Any = object()
 RANGES = ("range", "keys", "count", "delete_range")
+_READING = ("get", "add", "min", "max", "append")
 _FIRST = FIRST_KEY.decode()
 """What is less is the store's own. HTTP asks for ranges of other keys only, whatever its client wrote."""
 
@@ -56,6 +57,11 @@ def _told(key: str, said: str | None, right: str | None) -> Mismatch:
 def _wrote(key: str, said: str | None, right: str | None) -> Mismatch:
     why = f"the journals say that it left {_shown(said)} at key {key}, but what was asked makes it {_shown(right)}"
     return Mismatch("not-as-asked", key, said, why)
+
+
+def _unread(key: str) -> Mismatch:
+    why = f"it was asked for key {key}, and the journals do not say that it read that"
+    return Mismatch("not-as-asked", key, None, why)
 
 
 UNCHANGED = ""
@@ -98,6 +104,9 @@ def compare(
     if len(nested) != len(truths):
         why = f"the journals tell of {len(truths)} nested transactions, and {len(nested)} were asked for"
         return [*found, Mismatch("not-as-asked", "", None, why)]
+    if journaled:
+        compared = (words[0] for one in (question, *nested) for words in one.get("compare", ()))
+        found += [_unread(key) for key in dict.fromkeys(compared) if key not in seen]
     for number, (one, truth) in enumerate(zip((question, *nested), (succeeded, *truths), strict=True)):
         holds = _branch(one.get("compare", ()), seen)
         if holds is not None and holds != bool(truth):
@@ -111,9 +120,8 @@ def compare(
             if said is not _UNTOLD:
                 found.append(Mismatch("value-mismatch", "", None, said))
             continue
-        if words[0] == "get" and journaled and not again.knows(words[1]):
-            why = f"it was asked for key {words[1]}, and the journals do not say that it read that"
-            found.append(Mismatch("not-as-asked", words[1], None, why))
+        if words[0] in _READING and journaled and not again.knows(words[1]):
+            found += [one for one in (_unread(words[1]),) if one not in found]
         right = again.run(*words)
         if said is not _UNTOLD and not (found and words[0] == "get"):
             found += _answer(words[0], words[1], said, right, again, journaled)

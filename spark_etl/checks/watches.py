@@ -149,13 +149,15 @@ def differing(compared: DataFrame) -> DataFrame:
 
 
 def out_of_order(watched: DataFrame) -> DataFrame:
-    """What a watch was told when it had been told of that version, or of a later one. Names: told-again,
-    told-out-of-order."""
+    """What a watch was told when it had been told of that version, or of a later one; of changes also when it was to
+    tell only what comes after. Names: told-again, told-out-of-order."""
     in_turn = Window.partitionBy(*_WATCH).orderBy("line")
     earlier = in_turn.rowsBetween(Window.unboundedPreceding, -1)
     times = F.row_number().over(Window.partitionBy(*_WATCH, "f", "version").orderBy("line"))
-    rows = watched.where(_is_told()).withColumn("reached", F.max("version").over(earlier)).withColumn("times", times)
-    change = F.col("f") == "change"
+    change, told = F.col("f") == "change", F.max(F.when(_is_told(), F.col("version"))).over(earlier)
+    after = F.max(F.when(F.col("f") == "begin", F.col("version"))).over(earlier)
+    rows = watched.select("*", F.when(change, F.greatest(told, after)).otherwise(told).alias("reached"))
+    rows = rows.where(_is_told()).withColumn("times", times)
     late = F.when(change, F.col("version") <= F.col("reached")).otherwise(F.col("version") < F.col("reached"))
     again = change & (F.col("times") > 1)
     return violations(

@@ -208,6 +208,23 @@ def test_nothing_but_what_was_asked_for_is_told(name: str):
     assert found > 20, found
 
 
+def test_what_was_compared_or_changed_was_read():
+    """Or nobody could say that the right branch ran, and that the right value was written."""
+    found = 0
+    for seed in range(400):
+        one = executed(seed)
+        asked = json.loads(one["asked"])
+        compared = {words[0] for words in asked.get("compare", ())}
+        first = next(iter(asked.get("success" if one["succeeded"] else "failure", ())), ("",))
+        changed = {first[1]} if first[0] in ("add", "min", "max", "append") else set()
+        for key in compared | changed:
+            seen = {k: v for k, v in one["seen"].items() if k != key}
+            why = [mismatch.why for mismatch in replay.compare(**{**one, "seen": seen})]
+            assert any(f"asked for key {key}, and the journals do not say that it read that" in w for w in why), seed
+            found += 1
+    assert found > 100, found
+
+
 def _changed(told: list[Any], change: Callable[[list[Any]], Iterator[list[Any]]]) -> Iterator[list[Any]]:
     yield from change(told)
     for at, value in enumerate(told):

@@ -66,12 +66,14 @@ def test_what_was_told_wrongly_is_called_by_its_name(spark: Any, tmp_path: Path)
     run.watch((three, {"b2": 1}), (two, {"b1": 1}), after=one, first="b")
     run.watch(three, (three, {"b2": 1}), after=two)
     run.watch(three, four, three, after=three, first="a2")
+    run.watch((two, {"a2": 1, "b1": 1}), (three, {"b2": 1}), after=two)  # which it had
+    run.watch((one, {"a1": 1}), after=three)
     run.watch(three, (four, {"a1": None}), at_us=1001)  # two and three were asked for after that
     found = judged(spark, run.write(tmp_path / "run"))
     names = sorted(example.name for example in found.examples)
     assert names == sorted(
         ["change-missed"] * 4 + ["change-invented"] + ["change-otherwise"] * 2 + ["told-again"]
-        + ["told-out-of-order"] * 3 + ["watch-began-late"] * 2
+        + ["told-out-of-order"] * 5 + ["watch-began-late"] * 2
     ), found.examples  # fmt: skip
     missed = next(example for example in found.examples if example.name == "change-missed")
     assert missed.evidence and missed.keys and missed.transactions
