@@ -230,7 +230,7 @@ async def run(
     """Run a bank for `seconds`, or until `stop`; what its clients did, and the balances at the end.
 
     directory: where `history/bank.jsonl` goes; None: no history. timeout: of one operation, in seconds.
-    on_second(elapsed seconds, totals) is called each second.
+    on_second(elapsed seconds, totals) is called each second. KvError, too, if nothing was answered.
     """
     stop = stop or asyncio.Event()
     history = HistoryWriter.create(directory, "bank") if directory else None
@@ -247,6 +247,8 @@ async def run(
                 for task in running:
                     task.cancel()
                 await asyncio.gather(*running, return_exceptions=True)
+            if not bank.totals.answered:
+                raise KvError(f"no operation was answered, {bank.totals.failed} failed, {bank.totals.unknown} unknown")
             return bank.totals, await bank.read_all(timeout=30.0)
     finally:
         if history:

@@ -68,6 +68,11 @@ class Workload:
         self._ids = random.Random(f"ids {seed} {time.time_ns()}")
         self._processes = 0
 
+    @property
+    def answered(self) -> int:
+        """How many operations were."""
+        return self.counts.total() - self.counts["unknown"] - self.counts["failed"]
+
     async def open(self, timeout: float = 30.0) -> None:
         """Write what has to be there at the beginning. KvError if that fails."""
         writes = self.setup()
@@ -329,7 +334,7 @@ async def run(
     """Run one of WORKLOADS for `seconds`, or until `stop`: what its clients did, whether the last read was answered.
 
     directory: where `history/NAME.jsonl` goes; None: no history. timeout: of one operation, in seconds. on_pause: hears
-    every PROGRESS_SECONDS what was done so far.
+    every PROGRESS_SECONDS what was done so far. KvError, too, if nothing but the first writes was answered.
     """
     stop = stop or asyncio.Event()
     history = HistoryWriter.create(directory, name) if directory else None
@@ -337,6 +342,7 @@ async def run(
         async with AsyncClient(target, timeout=timeout) as store:
             workload = WORKLOADS[name](store, history, seed)
             await workload.open()
+            first = workload.answered
             running = [asyncio.create_task(workload.client(i, stop)) for i in range(clients)]
             stopping = asyncio.create_task(stop.wait())
             try:
@@ -356,6 +362,8 @@ async def run(
                 for task in (stopping, *running):
                     task.cancel()
                 await asyncio.gather(stopping, *running, return_exceptions=True)
+            if workload.answered == first:
+                raise KvError(f"no operation was answered: {dict(workload.counts)}")
             return workload.counts, await workload.close()
     finally:
         if history:

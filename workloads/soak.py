@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -83,7 +83,7 @@ class Sample(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """grown: sentences, one for each that is not flat."""
+    """grown: sentences, one for each that is not flat, or why that says nothing."""
 
     plan: Plan
     outcomes: dict[str, int]
@@ -116,6 +116,14 @@ def sample(directory: Path, replica: ProcessId, seconds: float) -> Sample:
         seconds, replica, pages * os.sysconf("SC_PAGE_SIZE"), files, directory_bytes(home / "journal"),
         directory_bytes(home / "data"), directory_bytes(directory / "archive" / "replicas" / str(replica)),
     )  # fmt: skip
+
+
+def unanswered(rate: float, seconds: float, outcomes: Mapping[str, int]) -> list[str]:
+    """That there was no such load, in a sentence, if less than half of it was answered: who does nothing is flat."""
+    asked = rate * seconds
+    if outcomes["ok"] >= max(1.0, asked / 2):
+        return []
+    return [f"of {asked:.0f} puts and deletions {outcomes['ok']} were answered, and {outcomes['failed']} failed"]
 
 
 def grown(samples: Sequence[Sample], names: Sequence[str] = tuple(SLACK)) -> list[str]:
@@ -224,7 +232,9 @@ def run(plan: Plan, say: Callable[[str], None]) -> Report:
         with uninterrupted():
             run_kvstore(DOWN_SECONDS, "cluster", "down", str(directory))
     short = [f"{plan.minutes:g} minutes are too few to tell; it takes {MINUTES_MIN:g}"]
-    return Report(plan, dict(outcomes), samples, grown(samples) if plan.minutes >= MINUTES_MIN else short)
+    wrong = [*(grown(samples) if plan.minutes >= MINUTES_MIN else short)]
+    wrong[:0] = unanswered(plan.rate, plan.minutes * 60, outcomes)
+    return Report(plan, dict(outcomes), samples, wrong)
 
 
 def table(report: Report) -> list[str]:

@@ -174,6 +174,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Report:
         memory[replica] = own[0], max(own), own[-1]
     enough = len(samples) >= SAMPLES // 2 * len(memory)
     wrong = soak.grown(samples, ("memory",)) if enough else ["memory: too few samples to tell"]
+    wrong += soak.unanswered(plan.rate, plan.seconds, done.outcomes)
     if late["99"] >= LATE_MS_MAX:
         wrong.append(f"1 % of the events was later than {late['99']:.1f} ms; it may be {LATE_MS_MAX:g}")
     if behind := done.behind():

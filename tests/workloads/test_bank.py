@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client_sdk import AsyncClient
+from client_sdk import AsyncClient, KvError
 from kvstore.core.audit import HistoryEvent
 from tests.client_sdk.fake import FakeCluster
 from workloads import bank
@@ -126,3 +126,9 @@ async def test_a_wrong_total_is_noticed() -> None:
         await store.put(workload.accounts[0], "1000000")
         await workload.read_all()
         assert workload.totals.wrong_totals == 1
+
+
+async def test_a_bank_that_is_not_served_is_no_good_bank() -> None:
+    async with FakeCluster() as cluster:
+        with pytest.raises(KvError, match="no operation was answered"):
+            await bank.run(cluster.urls, clients=0, accounts=4, seconds=0.05)

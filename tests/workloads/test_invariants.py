@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from client_sdk import AsyncClient
+from client_sdk import AsyncClient, KvError
 from kvstore.core.audit import HistoryEvent
 from tests.client_sdk.fake import FakeCluster
 from tests.workloads.test_bank import FAULTS, check_well_formed
@@ -109,6 +109,13 @@ async def test_what_is_not_answered_in_time_is_of_unknown_outcome_and_progress_i
     events = events_of(tmp_path, "counter")
     check_well_formed(events)
     assert sum(e.type == "info" for e in events) == counts["unknown"]
+
+
+@pytest.mark.parametrize("name", sorted(invariants.WORKLOADS))
+async def test_a_run_in_which_nothing_was_answered_failed(name: str):
+    async with FakeCluster() as cluster:
+        with pytest.raises(KvError, match="no operation was answered"):
+            await invariants.run(name, cluster.urls, clients=0, seconds=0.05)
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,11 @@ def test_a_short_run_samples_all_replicas_stops_them_and_says_that_it_was_short(
         soak.sample(plan.directory, 2, 0.0)
     with pytest.raises(soak.SoakFailed, match="is not a cluster's"):
         soak.command(soak.Plan(minutes=1, rate=1, protocol="white_box", directory=tmp_path), None, said.append)
+
+
+def test_who_was_not_loaded_is_not_called_flat() -> None:
+    """Whoever refuses everything from the first second on grows by nothing."""
+    assert soak.unanswered(300, 60, {"ok": 9_000, "failed": 9_000}) == []
+    (sentence,) = soak.unanswered(300, 60, {"ok": 8_999, "failed": 12})
+    assert sentence == "of 18000 puts and deletions 8999 were answered, and 12 failed"
+    assert soak.unanswered(0.001, 1, {"ok": 0, "failed": 0})
