@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from multicast.parts.accepts import ACCEPTED, PROPOSED
-from multicast.parts.ballots import LEADER, REJOINING
+from multicast.parts.ballots import CANDIDATE, FIRST_NUMBER, LEADER, REJOINING
 from multicast.parts.reign import PREPARING
 from multicast.simulation.checkers import Checker
 from multicast.types import ProcessId, Topology
@@ -51,6 +51,7 @@ class Timers(Checker):
             return
         protocol: Any = node.protocol
         firsts = [deadlines.wake_at for deadlines in _deadlines(protocol) if deadlines.wake_at is not None]
+        firsts += _by_the_clock(protocol, args[-2])
         if firsts:
             self._first[node.pid] = batch, min(firsts)
         else:
@@ -96,6 +97,14 @@ def _deadlines(protocol: Any) -> list[Any]:
     return [protocol._deadlines, *of_election]
 
 
+def _by_the_clock(protocol: Any, now: int) -> list[int]:
+    """When what an optimistic quasi-genuine process delivers early, or its leader holds back, will be due."""
+    real = protocol.real_clock(now) if protocol.specification.name == "quasi_genuine" else 0
+    leader = protocol._leading() if real else None
+    instants = (protocol.early.wake_at, leader.due_at if leader is not None else None) if real else ()
+    return [now + max(1, at - real) for at in instants if at is not None]
+
+
 def _needed(protocol: Any) -> Iterator[Timer]:
     """Those that are to be set."""
     name, own = protocol.specification.name, protocol._deadlines
@@ -105,9 +114,11 @@ def _needed(protocol: Any) -> Iterator[Timer]:
         yield own, "beat"
         if protocol._is_busy():
             yield own, "retry"
+        view = protocol.view
+        if view.me is not None and not protocol.record.stopped and view.held != view.base:
+            yield own, "drop"
     elif name == "quasi_genuine":
-        if len(protocol._casts):
-            yield own, "casts"
+        yield from _of_barriers(own, protocol)
         yield from _of_transfer(own, protocol)
     else:
         yield from _of_questions(protocol)
@@ -116,12 +127,44 @@ def _needed(protocol: Any) -> Iterator[Timer]:
         yield paxos._deadlines, "fetch"
 
 
+def _of_barriers(own: Any, protocol: Any) -> Iterator[Timer]:
+    """The quasi-genuine protocol's own."""
+    options, stream, channels = protocol.options, protocol.stream, protocol.channels
+    if len(protocol._casts):
+        yield own, "casts"
+    if channels._head is not None:
+        yield own, "blocked"
+    if protocol._behind.wake_at:
+        yield own, "behind"
+    if options.optimistic:
+        yield own, "early"
+    if protocol._ahead_wants:
+        yield own, "ahead_wants"
+    if protocol._leading() is not None:
+        if options.liveness == "periodic":
+            yield own, "nulls"
+        if any(stream.quorum_has(group) < stream.number(group) for group in protocol._receivers):
+            yield own, "hint"
+
+
+def _of_leadership(leadership: Any) -> Iterator[Timer]:
+    """Views of other groups, and of whom nobody has told."""
+    own, membership, group = leadership._deadlines, leadership.membership, leadership.group
+    known = leadership.leaders.items()
+    if any(g != group and ballot.view not in membership.views[g].of for g, ballot in known):
+        yield own, "views"
+    if membership.strangers(group):
+        yield own, "strangers"
+
+
 def _of_election(election: Any) -> Iterator[Timer]:
     deadlines = election._deadlines
     if election.state is REJOINING:
         yield deadlines, "return"
     elif election.state is not LEADER and election.is_member:
         yield deadlines, "campaign"
+        if election.state is CANDIDATE and _lags(election):
+            yield deadlines, "choose"
     elif election.state is LEADER and election.others:
         yield deadlines, "beat"
         if election.highest > election.promised:
@@ -130,9 +173,18 @@ def _of_election(election: Any) -> Iterator[Timer]:
             yield deadlines, "view"
 
 
+def _lags(election: Any) -> bool:
+    """Whether a candidate that could win is behind one of its voters."""
+    votes = election._votes
+    if election._self_id not in votes or election.promised.view < election.views.latest:
+        return False
+    enough = election.promised.number == FIRST_NUMBER or election.views.can_elect(votes)
+    return enough and max(vote.position for vote in votes.values()) > election._position()
+
+
 def _of_questions(protocol: Any) -> Iterator[Timer]:
     """parts.retries, and what is built on it."""
-    own, member = protocol._deadlines, getattr(protocol, "member", None)
+    name, own, member = protocol.specification.name, protocol._deadlines, getattr(protocol, "member", None)
     if len(protocol._retries):
         yield own, "stamps" if member is not None or protocol.election is None else "retry"
     if len(protocol._submissions._retries):
@@ -142,7 +194,14 @@ def _of_questions(protocol: Any) -> Iterator[Timer]:
         yield own, "payloads"
     if protocol.election is not None and protocol._reads._rounds:
         yield own, "reads"
+    if name in ("white_box", "primcast"):
+        yield own, "sweep"
+        yield from _of_leadership(protocol.leadership)
     if member is not None:
+        if member._behind.wake_at:
+            yield own, "behind"
+        if (applied := member._truncation._applied()) is not None and applied.instance > member._truncation._told:
+            yield own, "applied"
         if protocol._strays:
             yield own, "strays"
         if member.reign.state is PREPARING:

@@ -78,6 +78,26 @@ class CastRepeatedOnce(QuasiGenuine):
     """A cast is sent once more."""
 
 
+@rewrite("_begin_to_lead", 'self._deadlines.by("nulls", now)', "pass")
+class SilenceUnbroken(QuasiGenuine):
+    """A leader that is to send barriers by itself waits until it is asked."""
+
+
+@rewrite("_begin_to_lead", 'self._deadlines.restart("hint", now + self.options.retry_us)', "pass")
+class NewLeaderHintsNobody(QuasiGenuine):
+    """Who has missed what an earlier leader has sent hears nothing from the new one, until there is more."""
+
+
+@rewrite("_optimistic_wake", "leader.due_at", "None")
+class HeldBackUnwatched(QuasiGenuine):
+    """What a leader holds back until its clock has come so far is looked at when something else happens."""
+
+
+@rewrite("_optimistic_wake", "now + early - real", "None")
+class EarlyUnwatched(QuasiGenuine):
+    """What is to be delivered early is looked at when something else happens."""
+
+
 @rewrite("_on_state", 'self._deadlines.by("state", now + self._period_us)', "pass", part=StateTransfer)
 class WaitsForOneGiver(FtSkeen):
     """Who has a state waits for the deliveries of who gave it, be that one dead or not."""
