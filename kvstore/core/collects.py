@@ -19,14 +19,19 @@ one shard is what that replica says (`kvstore.core.reads`). Of several:
   forgotten that (`kvstore.core.versions`).
 - *stale*: each shard by itself; with a Range all at the greatest of the versions that they have completed.
 Where slots have moved to a shard that was not asked the read is ordered.
+
+As many are under way at once as have about UNDER_WAY_BYTES to be told, by the answers that came of late; others wait.
+All at once, of large values, would take a shard longer than it may stand still, and what is asked for again because it
+has not come in time would take as long again.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter, deque
 
 from kvstore.api.model import Result, has_range
-from kvstore.core.execution import merge_results
+from kvstore.core.execution import merge_results, result_bytes
 from kvstore.core.messages import Answered, Execute, ReadNow, ReadNowTold, Refused
 from kvstore.core.moves import Moves, moved
 from kvstore.core.peers import Peers
@@ -38,6 +43,12 @@ from multicast.types import GroupId, Timestamp
 
 COLLECTS_MAX = 3
 """After so many rounds that differed from the one before, a read is ordered."""
+UNDER_WAY_BYTES = 32 * 1024 * 1024
+UNDER_WAY_MIN = 4
+FIRST_BYTES = 256 * 1024
+"""An answer has so many before there was one."""
+SMOOTHING = 1 / 8
+"""The weight of the last one."""
 
 
 class _Collect:
@@ -107,16 +118,38 @@ class Collects:
         self._unread = unread
         self._collects: dict[int, _Collect] = {}
         self._look_at = 0
+        self._under_way: Counter[tuple[GroupId, ...]] = Counter()
+        """How many, by their shards: one that answers nobody holds up no other."""
+        self._waiting: dict[tuple[GroupId, ...], deque[_Collect]] = {}
+        self._bytes: float = FIRST_BYTES
         self._number: int | None = None
 
     def __len__(self) -> int:
         """How many clients wait."""
-        return len(self._collects)
+        return len(self._collects) + sum(map(len, self._waiting.values()))
 
     def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
         """Answer this read, or put it among the unread."""
         shards = self._moves.map.shards_of(request.transaction)
-        self._begin(_Collect(token, request, shards, now), now, out)
+        self._waiting.setdefault(shards, deque()).append(_Collect(token, request, shards, now))
+        self._begin_more(shards, now, out)
+
+    def _begin_more(self, shards: tuple[GroupId, ...], now: int, out: ApplicationOutbox) -> None:
+        """Begin those of these shards for which there is room."""
+        room, waiting = max(UNDER_WAY_MIN, int(UNDER_WAY_BYTES / max(self._bytes, 1.0))), self._waiting.get(shards)
+        while waiting and self._under_way[shards] < room:
+            self._under_way[shards] += 1
+            self._begin(waiting.popleft(), now, out)
+        if not waiting:
+            self._waiting.pop(shards, None)
+
+    def _over(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
+        """It is under way no longer."""
+        shards = collect.shards
+        self._under_way[shards] -= 1
+        if not self._under_way[shards]:
+            del self._under_way[shards]
+        self._begin_more(shards, now, out)
 
     def _begin(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
         """Begin a round. Answers to an earlier one, or to an earlier life, have other numbers."""
@@ -153,11 +186,15 @@ class Collects:
         before = collect.before.get(message.shard)
         if message.results is None and before is not None and before.digest == message.digest:
             message.results = before.results
+        elif message.results is not None:
+            self._bytes += (result_bytes(message.results) - self._bytes) * SMOOTHING
         del collect.missing[message.shard]
         collect.found[message.shard] = message
         if not collect.missing:
             del self._collects[message.number]
             self._judge(collect, now, out)
+            if self._number is None or self._collects.get(self._number) is not collect:  # there is no further round
+                self._over(collect, now, out)
 
     def _judge(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
         """All shards have answered: this round is the answer, or another one follows, or the read is ordered."""
@@ -187,18 +224,28 @@ class Collects:
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask others, give up. Returns when to do so again."""
-        if not self._collects:
+        if not self._collects and not self._waiting:
             return None
         if now < self._look_at:  # no look at each of them in every batch
             return self._look_at
+        for waiting in self._waiting.values():
+            while waiting and now - waiting[0].since >= WAIT_US_MAX:
+                out.answer(waiting.popleft().token, _timeout())
         for number, collect in list(self._collects.items()):
             if now - collect.since >= WAIT_US_MAX:
                 del self._collects[number]
-                out.answer(collect.token, Refused("timeout", "no answer in time", True, "not_applied"))
+                out.answer(collect.token, _timeout())
+                self._over(collect, now, out)
             elif now >= collect.due:
                 collect.due = now + RETRY_US
                 for shard in collect.missing:
                     self._ask(shard, number, collect, out)
-        self._look_at = min([min(c.due, c.since + WAIT_US_MAX) for c in self._collects.values()], default=now)
-        return self._look_at if self._collects else None
+        self._waiting = {shards: waiting for shards, waiting in self._waiting.items() if waiting}
+        wakes = [min(c.due, c.since + WAIT_US_MAX) for c in self._collects.values()]
+        wakes += [waiting[0].since + WAIT_US_MAX for waiting in self._waiting.values()]
+        self._look_at = min(wakes, default=now)
+        return self._look_at if wakes else None
 
+
+def _timeout() -> Refused:
+    return Refused("timeout", "no answer in time", True, "not_applied")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import MagicMock, patch
 
+import msgspec
 import pytest
 
 from kvstore.api.model import Get, KeyValue, Move, OperationResult, Range, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import APPLIED, Given, MovedRow
 from kvstore.core.bundles import NO_ID
-from kvstore.core.collects import COLLECTS_MAX
+from kvstore.core.collects import COLLECTS_MAX, FIRST_BYTES, UNDER_WAY_BYTES
 from kvstore.core.messages import Answered, ReadAt, ReadAtTold, ReadNow, ReadNowTold, Refused, Vote
 from kvstore.core.positions import WAIT_US_MAX
 from kvstore.core.versions import RETRY_US
@@ -299,3 +300,53 @@ def test_who_waits_is_looked_at_when_somebody_is_to_be_asked_again_and_not_in_ev
     bench.request(BOTH, NO_ID)
     assert bench.tick(RETRY_US // 2) is not None and len(bench.sent(ReadNow)) == 2 * 4
     assert bench.tick(RETRY_US // 2) is not None and len(bench.sent(ReadNow)) == 2
+
+
+MANY, VALUE = 300, bytes(1024 * 1024)
+
+
+def many(bench: Bench, k: bytes = B) -> list[ReadNow]:
+    """What is asked at once of a shard from which so many read."""
+    for _ in range(MANY):
+        bench.request(Transaction(success=(Get(k),)), NO_ID)
+    return [message for _, message in bench.sent(ReadNow)]
+
+
+def test_large_values_are_not_asked_for_all_at_once() -> None:
+    """It would take their shard longer than it may stand still, and what came late be asked for again."""
+    bench = Bench()
+    under_way, most, answered = many(bench), 0, 0
+    assert len(under_way) == UNDER_WAY_BYTES // FIRST_BYTES
+    large = found(1, 0, 9, (0, row(B, 7)))
+    large.results = [(0, OperationResult(found=KeyValue(B, VALUE, at(7))))]
+    while under_way:
+        tell(bench, msgspec.structs.replace(large, number=under_way.pop(0).number))
+        answered += len(bench.answers())
+        under_way += [message for _, message in bench.sent(ReadNow)]
+        if answered > MANY // 2:
+            most = max(most, len(under_way))
+    assert answered == MANY and len(bench.replica.collects) == 0
+    assert most * len(VALUE) <= 2 * UNDER_WAY_BYTES
+    tell_small = found(1, many(bench)[0].number, 9, (0, row(B, 7)))
+    tell(bench, tell_small)
+    assert len(bench.answers()) == 1
+
+
+def test_small_ones_are() -> None:
+    bench = Bench()
+    for question in many(bench):
+        tell(bench, found(1, question.number, 9, (0, row(B, 7))))
+    assert len(bench.answers()) == UNDER_WAY_BYTES // FIRST_BYTES
+    bench.sent(ReadNow)
+    assert len(many(bench)) == MANY
+
+
+def test_those_of_a_shard_that_is_silent_hold_up_no_others_and_end_in_their_time() -> None:
+    bench = Bench()
+    asked_first = len(many(bench))
+    assert asked_first < MANY and len(many(bench, C)) == asked_first
+    for _ in range(2):
+        bench.tick(WAIT_US_MAX)
+    refused = bench.answers()
+    assert len(refused) == 2 * MANY and {one.code for one in refused if isinstance(one, Refused)} == {"timeout"}
+    assert len(bench.replica.collects) == 0 and len(many(bench)) == asked_first

@@ -85,6 +85,16 @@ class RangeWithoutItsSlots(Collects):
     """A range is read of shards from which a slot has gone elsewhere."""
 
 
+@rewrite("_begin_more", "and self._under_way[shards] < room", "")
+class AllAskedAtOnce(Collects):
+    """However much it is, all that is read of another shard is asked for at once."""
+
+
+@rewrite("on_found", "self._over(collect, now, out)", "pass")
+class NeverOver(Collects):
+    """What is answered counts as under way, for good."""
+
+
 @rewrite("_found", "request.known_at == log.completed", "request.known_at <= log.completed")
 class UnchangedForEver(Reads):
     """A shard that has told what it has found is not looked at again."""
@@ -93,6 +103,8 @@ class UnchangedForEver(Reads):
 PLANTED_IN_STORE = (
     Planted("unchanged_for_ever", STRICT, core=UnchangedForEver, settings=SEVERAL),
     Planted("told_from_before", "", core=ToldFromBefore, settings=SEVERAL),
+    Planted("all_asked_at_once", "", core=AllAskedAtOnce, settings=SEVERAL),
+    Planted("never_over", "", core=NeverOver, settings=SEVERAL),
     Planted("range_without_its_slots", "", core=RangeWithoutItsSlots, settings=SEVERAL),
     Planted("completion_not_awaited", AGES, core=CompletionNotAwaited, settings=LEADERS),
     Planted("nobody_asked", AGES, core=NobodyAsked, settings=LEADERS),
