@@ -9,7 +9,7 @@ from client_sdk.connections import Connections
 from client_sdk.errors import Compacted, Denied, InvalidRequest
 from client_sdk.requests import ARGUMENTS
 from kvstore.api.events import CHANGE, COMPACTED, PROGRESS, Event, EventReader
-from kvstore.api.http1 import Fields
+from kvstore.api.http1 import Fields, Malformed
 from kvstore.api.problem import ProblemJson, parse_problem
 from multicast.types import Timestamp
 
@@ -63,7 +63,7 @@ async def _begin(reader: asyncio.StreamReader) -> None:
         if status != 200:
             size = min(fields.length or 0, PROBLEM_BYTES_MAX)
             raise Refused(status, parse_problem(await reader.readexactly(size)))
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError) as error:
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, Malformed, ValueError, IndexError) as error:
         raise ConnectionError(f"no answer of HTTP: {error}") from None
 
 

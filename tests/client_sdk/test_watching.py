@@ -51,3 +51,20 @@ def test_a_large_event_is_looked_at_once() -> None:
     reader._rest = Counted()
     events = [event for at in range(0, len(data), piece) for event in reader.feed(data[at : at + piece])]
     assert [event.version for event in events] == [ONE] and found < 3 * len(data)
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 502 Bad\r\nno field\r\n\r\n", b"HTTP/1.1 200 OK\nA: b\r\n\r\n", b"\r\n\r\n"])
+async def test_what_is_no_answer_is_followed_by_another_replica(head: bytes) -> None:
+    heads = [head, HEAD + encode_change(ONE, [(b"k", b"1")])]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"/v1/watch" in await reader.readuntil(b"\r\n\r\n"):
+            writer.write(heads.pop(0))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncClient(f"http://127.0.0.1:{port}") as store:
+            watch = store.watch("k", after=ZERO)
+            assert (await anext(watch)).version == ONE
+            await watch.aclose()  # type: ignore[attr-defined]
