@@ -400,7 +400,12 @@ def _read(request: Request[T], received: Received) -> T:
     """What a success says. MalformedAnswer, or what the request's own `parse` makes of it."""
     status, fields, body = received
     more = [fields.get(name, "") for name in ("kv-read-at", "kv-create-version", "kv-lease")]
-    return request.parse(Answer(status, fields.get("etag"), body, *more))
+    try:
+        return request.parse(Answer(status, fields.get("etag"), body, *more))
+    except MalformedAnswer:
+        raise
+    except ValueError as error:
+        raise MalformedAnswer(f"not what a replica answers: {error}") from error
 
 
 def _tells_all(request: Request[Any], received: Received) -> bool:

@@ -121,7 +121,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._clogged = True
-        self._server.clogged.add(self)
+        if self._streaming is None:
+            self._server.clogged.add(self)
         self._advance()
 
     def resume_writing(self) -> None:
@@ -343,7 +344,7 @@ class ApiServer:
         self.api = api
         self.connections: set[Connection] = set()
         self.clogged: set[Connection] = set()
-        """Those of whose answers much is unsent."""
+        """Those of whose answers much is unsent, but for watches: these hold one answer each, and have a limit."""
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Where the loop puts what it reads; taken from there before anything else is read."""
         self.date = Date()

@@ -34,6 +34,7 @@ from client_sdk import (
     TransactionFailed,
     Unavailable,
     interactive,
+    rights,
 )
 from client_sdk.connections import Transport
 from client_sdk.hedging import SAVED_MAX, Hedges
@@ -615,6 +616,17 @@ async def test_results_that_are_forgotten_elsewhere_are_told_by_the_first_that_w
         await eventually(lambda: not store.attempts.hedges._tasks)
         cluster.slow.set()
         assert (await asked).results[0].value == 1
+
+
+@pytest.mark.usefixtures("few_attempts")
+async def test_what_is_no_answer_about_rights_is_none() -> None:
+    async with FakeCluster() as cluster, client(cluster) as store:
+        for replica in cluster.replicas:
+            replica.always = "garbage"
+        with pytest.raises(OutcomeUnknown):
+            await store.run(rights.make_token("ann", []))
+        with pytest.raises(Unavailable):
+            await store.run(rights.list_rights())
 
 
 async def test_hedges_are_a_bounded_share() -> None:

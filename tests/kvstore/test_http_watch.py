@@ -136,7 +136,7 @@ async def test_a_client_that_takes_nothing_is_not_asked_for_more_and_one_that_go
         told(large)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert not node.asked
+        assert not node.asked and not client.server.clogged
         assert (await reader.read(12)) == b"HTTP/1.1 200"
         while not node.asked:
             await reader.read(1_000_000)
