@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.cli import open_client
+from client_sdk.errors import KvError
 from kvstore.api.forms import text_or_b64
 from kvstore.console import Output, OutputOption, Target, UserError, json_line, make_app, say
 
@@ -82,7 +83,8 @@ def elect_command(
             say(json_line({"token": token}) if output is Output.json else token)
             _hold(lambda: election.lost)
         finally:
-            election.resign()
+            with suppress(KvError):  # then the next one leads when the session's lease goes
+                election.resign()
     return 0
 
 

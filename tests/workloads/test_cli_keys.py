@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from client_sdk import Client
+from client_sdk import Client, Unavailable
+from client_sdk.blocking import Election
 from tests.workloads.test_cli import Shell, directory, error_of, shell
 
 __all__ = ["directory", "shell"]
@@ -43,3 +44,14 @@ def test_a_lock_has_a_name(shell: Shell, name: str) -> None:
     for command in ("lock", "elect"):
         ran = shell(command, name, "--cluster", str(shell.directory), "--", sys.executable, "-c", "")
         assert error_of(ran) == f"error: name: {'text that is no Unicode' if name else 'not empty'}\n"
+
+
+def test_what_a_command_has_ended_with_is_told_though_nobody_hears_that_it_leads_no_longer(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(*_: object) -> None:
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr(Election, "resign", nobody)
+    command = "elect", "e", "me", "--cluster", str(shell.directory), "--", sys.executable, "-c", "raise SystemExit(7)"
+    assert shell(*command).status == 7
