@@ -81,7 +81,11 @@ class FileDisk:
             self._close(next((name for name in self._open if name not in kept), ""))
 
     def list(self) -> list[str]:
-        return os.listdir(self._directory)
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
+        try:  # threads that list one descriptor read on from where the other is
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
 
     def free_bytes(self) -> int:
         """How much room is left where these files are."""

@@ -459,6 +459,17 @@ def test_no_file_is_closed_that_another_thread_has_in_use(tmp_path: Path, monkey
         assert (disk.read("0"), disk.read("new")) == (b"", b"new")
 
 
+def test_who_lists_the_files_does_not_read_on_from_where_another_thread_is(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    try:
+        disk.append("a", b"a")
+        with os.scandir(disk._directory) as other:
+            next(other)
+            assert disk.list() == ["a"]
+    finally:
+        disk.close()
+
+
 class SmallDisk(FileDisk):
     """room: bytes that can be appended; of what does not fit a part is written."""
 
