@@ -188,12 +188,16 @@ class Aside:
 
         def done(future: asyncio.Future[_T]) -> None:
             del self._working[key]
-            if not self._running() or future.cancelled():
+            error = None if future.cancelled() else future.exception()  # asked for, or asyncio tells it by itself
+            if future.cancelled() or not self._running():
+                return
+            if error is not None:  # what was promised may be gone
+                self._fail(error)
                 return
             try:
                 then(future.result())
-            except Exception as error:  # what was promised may be gone
-                self._fail(error)
+            except Exception as bug:
+                self._fail(bug)
 
         working.add_done_callback(done)
 

@@ -163,13 +163,13 @@ class Writer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._looking is not None:
-            self._looking.cancel()
         if not self._ended.done():
             self.flush(False)
             self._queue.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()
+        if self._looking is not None:
+            self._looking.cancel()
 
     def sync_percentiles_us(self) -> dict[str, int] | None:
         """p50 and p99 of the latest syncs, microseconds; None before the first."""

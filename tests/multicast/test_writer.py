@@ -214,3 +214,11 @@ async def test_who_ends_does_not_wait_for_room(bench: Bench) -> None:
     await bench.writer.close()
     await asyncio.sleep(0)
     assert ([type(error) for error in bench.failed], bench.flushed) == ([DiskFull], [1])
+
+
+async def test_who_has_ended_with_an_error_does_not_look_at_its_disk_any_more(bench: Bench) -> None:
+    bench.disk.failing = True
+    bench.put()
+    await bench.writer.close()
+    await eventually(lambda: bench.failed)
+    assert bench.writer._looking is None or bench.writer._looking.cancelled()
