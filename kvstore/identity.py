@@ -26,6 +26,7 @@ from kvstore.config import (
 )
 from multicast import registry
 from multicast.parts.rejoin import can_return
+from multicast.runtime.disk import make_directory
 from multicast.types import GroupId, ProcessId
 
 IDENTITY_FILE = "identity.json"
@@ -54,7 +55,7 @@ def prepare(directory: Path, config: ClusterConfig, new: Iterable[ReplicaConfig]
     """Make the identities of those that have not run."""
     for replica in new:
         home = replica_directory(directory, replica.id)
-        home.mkdir(parents=True, exist_ok=True)
+        make_directory(str(home.absolute()))
         path = home / IDENTITY_FILE
         if not path.exists() or not read(home).started:
             write_atomically(path, json_text(_identity(config, replica.id, started=False)))
@@ -74,7 +75,7 @@ def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_di
     if not path.exists():
         if not lost_disk and not has_data(home):
             raise ConfigError(f"{home} is missing or empty: {lost_disk_remedy(directory, config, replica_id)}")
-        home.mkdir(parents=True, exist_ok=True)
+        make_directory(str(home.absolute()))
         write_atomically(path, json_text(msgspec.structs.replace(own, lost_disk=lost_disk)))
         return home
     found = read(home)

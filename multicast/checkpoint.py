@@ -13,11 +13,11 @@ how many deliveries it holds already (`Application.position`), and gets those th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from multicast import records
-from multicast.disk import NO_ROOM
 from multicast.journal import PAUSE_RECORDS, Journal
 from multicast.reader import Reader
 from multicast.records import REMEDY, JournalError, SegmentHeader, encode_record
@@ -113,8 +113,8 @@ class Checkpoints:
         self._unfinished = name
         try:
             size = self._write(name, offset, values)
-        except OSError as error:
-            if error.errno in NO_ROOM:  # what is written of it takes what there was
+        except OSError:  # what is written of it takes room, and may be lost though it can be read
+            with contextlib.suppress(OSError):
                 self._journal.disk.truncate(name, 0)
             raise
         self._latest, self._unfinished = Checkpoint(values, offset, size, name), ""

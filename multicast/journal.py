@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -34,6 +33,7 @@ from multicast.segments import (
     Segment,
     Summary,
     Survey,
+    below,
     droppable,
     position_of,
     segment_name,
@@ -50,8 +50,6 @@ PAUSE_RECORDS = 500
 """Records that are read between two pauses, where a thread lets others work."""
 
 _CUT_SHORT = "a record is cut short"
-_MARK = "mark"
-_MARK_BYTES = 12
 
 
 class Gone(Exception):
@@ -98,7 +96,8 @@ class Journal:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        numbers = sorted(int(m[1]) for m in map(SEGMENT_NAME.fullmatch, self.disk.list()) if m)
+        names = self.disk.list()
+        numbers = sorted(int(m[1]) for m in map(SEGMENT_NAME.fullmatch, names) if m)
         oldest = self._floor.segment
         there = [number for number in numbers if number >= oldest]
         if oldest and not there:
@@ -110,7 +109,7 @@ class Journal:
             cut = self._open_segment(number, last=number == there[-1]) or cut
         if self.end < self._synced:
             last = self._segments[-1].number if self._segments else oldest
-            where = f"{segment_name(last)}, byte {self._file_position()}"
+            where = f"{segment_name(last)}, byte {self._file_position(self.end)}"
             raise JournalError(
                 f"{where}: the journal ends {self._synced - self.end} bytes before what this replica has promised;"
                 f" {REMEDY}"
@@ -119,11 +118,11 @@ class Journal:
             self.disk.truncate(*cut)
         if self.end > self._synced:
             self.sync()
-        self._remove([number for number in numbers if number < oldest])
+        self._remove(below(oldest, names))
 
-    def _file_position(self) -> int:
-        """The end of the journal, as a position in the last segment."""
-        return HEADER_BYTES + self.end - (self._segments[-1].base if self._segments else 0)
+    def _file_position(self, offset: int) -> int:
+        """This journal offset, as a position in the last segment."""
+        return HEADER_BYTES + max(0, offset - (self._segments[-1].base if self._segments else 0))
 
     def _open_segment(self, number: int, last: bool) -> tuple[str, int] | None:
         """Check one segment and index it. Returns what to cut: (name, size to keep)."""
@@ -185,16 +184,7 @@ class Journal:
 
     def check_owner(self, header: SegmentHeader, name: str) -> None:
         """JournalError unless a file that begins so is of this process."""
-        if header.cluster != self.cluster:
-            raise JournalError(
-                f"{name} belongs to cluster {header.cluster.hex()}, not to {self.cluster.hex()};"
-                " use the directory of this cluster"
-            )
-        if (header.group, header.process) != (self.group, self.process):
-            raise JournalError(
-                f"{name} belongs to process {header.process} of group {header.group}, not to process {self.process}"
-                f" of group {self.group}; use the directory of this process"
-            )
+        header.check_owner(name, self.cluster, self.group, self.process)
 
     def _check_header(self, header: SegmentHeader, name: str, number: int) -> None:
         self.check_owner(header, name)
@@ -350,8 +340,10 @@ class Journal:
             self.disk.append(segment_name(self._segments[-1].number), data)
         except OSError as error:
             if error.errno not in NO_ROOM:
+                self._give_up(self.end)
                 raise
-            self._take_back()
+            self._take_back(self.end)
+            self._broken = False
             raise DiskFull(error.errno, error.strerror) from None
         with self._lock:
             if not self._offsets or self.end - self._offsets[-1] >= INDEX_BYTES:
@@ -359,14 +351,19 @@ class Journal:
             self.end += len(data)
         self._broken = False
 
-    def _take_back(self) -> None:
-        """Cut what an append has written for which there was no room: in the last segment, or all of a new one."""
+    def _take_back(self, end: int) -> None:
+        """Cut what was written behind journal offset `end`: in the last segment, or all of a new one."""
         new = segment_name(self._next_number())
         if new in self.disk.list():
             self.disk.truncate(new, 0)
         elif self._segments:
-            self.disk.truncate(segment_name(self._segments[-1].number), self._file_position())
-        self._broken = False
+            self.disk.truncate(segment_name(self._segments[-1].number), self._file_position(end))
+
+    def _give_up(self, end: int) -> None:
+        """After an error of the device: what could not be synced is still read as if it were there, and the next sync
+        may say that it is. The next life does not find it."""
+        with contextlib.suppress(OSError):
+            self._take_back(end)
 
     def _next_number(self) -> int:
         return self._segments[-1].number + 1 if self._segments else self._floor.segment
@@ -405,9 +402,16 @@ class Journal:
             return
         end, self._broken = self.end, True
         if to_disk:
-            self.disk.sync(segment_name(self._segments[-1].number))
-        mark = end.to_bytes(8, "big")
-        self.disk.write_small(_MARK, mark + zlib.crc32(mark).to_bytes(4, "big"))
+            try:
+                self.disk.sync(segment_name(self._segments[-1].number))
+            except OSError:
+                self._give_up(self._synced)
+                raise
+        try:
+            self.disk.write_small(segments.MARK, segments.encode_mark(end))
+        except OSError as error:
+            if error.errno not in NO_ROOM:  # else it is too low until the next one
+                raise
         self._synced, self._broken = end, False
 
     def close(self) -> None:
@@ -458,7 +462,7 @@ class Journal:
             return 0
         oldest = found[count]
         self._raise_floor(Floor(oldest.number, oldest.base, last, life))
-        self._remove([segment.number for segment in found[:count]])
+        self._remove(below(oldest.number, self.disk.list()))
         return count
 
     def skip_to(self, position: int) -> None:
@@ -473,9 +477,9 @@ class Journal:
             del self._segments[:count], self._positions[:gone], self._offsets[:gone]
             self._floor = floor
 
-    def _remove(self, numbers: list[int]) -> None:
-        """The files of these segments; the floor is above them."""
-        for name in (name for number in numbers for name in (segment_name(number), summary_name(number))):
+    def _remove(self, names: list[str]) -> None:
+        """These files; the floor is above them."""
+        for name in names:
             with contextlib.suppress(FileNotFoundError):
                 self.disk.remove(name)
 
@@ -489,12 +493,8 @@ class Journal:
         return floor
 
     def _read_mark(self) -> int:
-        """What the mark says; 0 if there is none, or if it was being written when the power went: then it protects
-        nothing."""
+        """What the mark says; 0 if there is none."""
         try:
-            data = self.disk.read(_MARK)
+            return segments.decode_mark(self.disk.read(segments.MARK))
         except FileNotFoundError:
             return 0
-        if len(data) != _MARK_BYTES or zlib.crc32(data[:8]).to_bytes(4, "big") != data[8:]:
-            return 0
-        return int.from_bytes(data[:8], "big")

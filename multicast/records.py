@@ -98,6 +98,19 @@ class SegmentHeader(msgspec.Struct, frozen=True):
             raise JournalError(f"{name}: the segment header is damaged")
         return cls(cluster, group, process, segment, base, version)
 
+    def check_owner(self, name: str, cluster: bytes, group: GroupId, process: ProcessId) -> None:
+        """JournalError, naming the file, unless it is of this process."""
+        if self.cluster != cluster:
+            raise JournalError(
+                f"{name} belongs to cluster {self.cluster.hex()}, not to {cluster.hex()}; use the directory of this"
+                " cluster"
+            )
+        if (self.group, self.process) != (group, process):
+            raise JournalError(
+                f"{name} belongs to process {self.process} of group {self.group}, not to process {process} of group"
+                f" {group}; use the directory of this process"
+            )
+
 
 class Started(msgspec.Struct, array_like=True, gc=False):
     """A life begins. incarnation: unique per life. at: the host's clock, microseconds."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,9 +20,10 @@ import msgspec
 
 from multicast import records
 
-FLOOR = "floor"
+FLOOR, MARK = "floor", "mark"
 SEGMENT_NAME = re.compile(r"journal-(\d{8})\.seg")
 
+_FILE_NAME = re.compile(r"journal-(\d{8})\.(?:seg|sum)")
 _CRC_BYTES = 4
 _T = TypeVar("_T")
 
@@ -34,6 +36,11 @@ def segment_name(number: int) -> str:
 def summary_name(number: int) -> str:
     """The file of the summary of this segment."""
     return f"journal-{number:08d}.sum"
+
+
+def below(oldest: int, names: Iterable[str]) -> list[str]:
+    """Which of these are files of segments, or summaries, with a lower number, the oldest first."""
+    return sorted(name for name in names if (m := _FILE_NAME.fullmatch(name)) and int(m[1]) < oldest)
 
 
 class Floor(msgspec.Struct, array_like=True, frozen=True):
@@ -138,6 +145,18 @@ def droppable(found: list[Segment], floor: int, position: int, offset: int) -> t
                 return count, last
         count -= 1
     return 0, floor
+
+
+def encode_mark(offset: int) -> bytes:
+    """What the mark says of this journal offset."""
+    data = offset.to_bytes(8, "big")
+    return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
+
+
+def decode_mark(data: bytes) -> int:
+    """The journal offset; 0, which protects nothing, if it was being written when the power went."""
+    offset = int.from_bytes(data[:8], "big")
+    return offset if data == encode_mark(offset) else 0
 
 
 def encode(content: Floor | Summary) -> bytes:

@@ -22,7 +22,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ from kvstore.storage.backend import (
     ViewGone,
 )
 from kvstore.storage.history import FLOOR, NOTED, USED
+from multicast.disk import NO_ROOM
+from multicast.runtime.disk import make_directory, sync_directory
 
 MAP_BYTES = 1 << 30
 MAP_BYTES_MAX = 1 << 44
@@ -82,28 +84,31 @@ class LmdbBackend:
         self._write_lock = threading.Lock()
         self._views_lock = threading.Lock()
         self._views: list[_View] = []
-        try:
-            os.makedirs(path, exist_ok=True)
-            self._owner = os.open(os.path.join(path, "owner"), os.O_CREAT | os.O_RDWR, 0o644)
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be used as a data directory: {error.strerror}") from None
-        try:
-            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._owner)
-            raise StorageError(f"{path}: in use by another process; stop that one first") from None
-        sync = durability == "fsync"
-        self._check_size()
-        try:
-            self._env = lmdb.open(
-                str(path), map_size=map_size, max_dbs=_DATABASES_MAX, sync=sync, max_readers=_READERS_MAX
-            )
-            self._open_databases()
-            self._reader = self._env.begin()
-            raw = self._reader.get(FORMAT, db=self._tables[META])
-        except lmdb.Error as error:
-            os.close(self._owner)
-            raise StorageError(f"{path}: LMDB cannot open it: {error}; {self._remedy}") from None
+        with ExitStack() as opened:
+            try:
+                make_directory(os.path.abspath(path))
+                self._owner = os.open(os.path.join(path, "owner"), os.O_CREAT | os.O_RDWR, 0o644)
+            except OSError as error:
+                raise StorageError(f"{path}: cannot be used as a data directory: {error.strerror}") from None
+            opened.callback(lambda: os.close(self._owner))
+            try:
+                fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StorageError(f"{path}: in use by another process; stop that one first") from None
+            self._check_size()
+            try:
+                sync = durability == "fsync"
+                self._env = lmdb.open(
+                    str(path), map_size=map_size, max_dbs=_DATABASES_MAX, sync=sync, max_readers=_READERS_MAX
+                )
+                opened.callback(lambda: self._env.close())
+                self._open_databases()
+                sync_directory(self.name)  # LMDB syncs what is in its file, not that there is one
+                self._reader = self._env.begin()
+                raw = self._reader.get(FORMAT, db=self._tables[META])
+            except (lmdb.Error, OSError) as error:
+                raise StorageError(f"{path}: LMDB cannot open it: {error}; {self._remedy}") from None
+            opened.pop_all()
         self._unchecked = raw is not None and len(raw) == _FORMAT_BYTES
 
     def _open_databases(self) -> None:
@@ -128,12 +133,15 @@ class LmdbBackend:
         file = os.path.join(self.name, _FILE)
         size = os.path.getsize(file) if os.path.exists(file) else 0
         if size < wanted:
-            os.close(self._owner)
             raise StorageError(f"{file}: cut short, it has {size} bytes and had {wanted}; {self._remedy}")
 
     def _mark_size(self) -> None:
         size = os.path.getsize(os.path.join(self.name, _FILE)).to_bytes(8, "big")
-        os.pwrite(self._owner, size + _sum(b"", size), 0)
+        try:
+            os.pwrite(self._owner, size + _sum(b"", size), 0)
+        except OSError as error:
+            if error.errno not in NO_ROOM:  # else it says too little until the next commit
+                raise StorageError(f"{self.name}: its size cannot be noted: {error.strerror}") from None
 
     def checked(self, table: str, key: bytes, stored: bytes) -> bytes:
         """The value in this row, if its checksum is right."""

@@ -18,6 +18,27 @@ class DirectoryInUse(OSError):
     """Another process has this directory open."""
 
 
+def make_directory(path: str) -> None:
+    """Create what is missing of `path`, durably: each new name is in the directory above it. So is that of `path`, if
+    it is there: who made it may not have come to its sync."""
+    missing = [path]
+    while not os.path.isdir(os.path.dirname(missing[-1])):
+        missing.append(os.path.dirname(missing[-1]))
+    for made in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process makes its own beside
+            os.mkdir(made)
+        sync_directory(os.path.dirname(made))
+
+
+def sync_directory(path: str) -> None:
+    """Return when the names in it are on disk as they are."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class FileDisk:
     """The files of one directory, which is created if need be and belongs to this object until `close`.
 
@@ -27,7 +48,7 @@ class FileDisk:
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = os.path.abspath(path)
-        self._make_directory(self.path)
+        make_directory(self.path)
         self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         self._open: dict[str, int] = {}
         self._opening = threading.Lock()
@@ -36,25 +57,12 @@ class FileDisk:
         self._unsynced_names: set[str] = set()
         try:
             fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            os.fsync(self._directory)  # what an earlier life has renamed is on disk before this one goes by it
+        except OSError as error:
             os.close(self._directory)
-            raise DirectoryInUse(f"{self.path} is in use by another process") from None
-
-    @staticmethod
-    def _make_directory(path: str) -> None:
-        """Create what is missing of `path`, durably: each new name is in the directory above it."""
-        missing = []
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        for made in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another process makes its own beside
-                os.mkdir(made)
-            parent = os.open(os.path.dirname(made), os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(parent)
-            finally:
-                os.close(parent)
+            if isinstance(error, BlockingIOError):
+                raise DirectoryInUse(f"{self.path} is in use by another process") from None
+            raise
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[int]:
