@@ -8,6 +8,7 @@
     clock       the steady clock for timers, and the wall clock
     links       TCP links: one connection per ordered pair of processes
     outgoing    the sending end of a link
+    names       where a peer is that is called by a name
     incoming    the receiving end of a link, and the port
     fence       what peers have vouched for: an old copy of a disk is refused
     greeting    how a connection opens, and frames

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from multicast.protocol import PeerError
@@ -20,6 +21,7 @@ from multicast.runtime.greeting import (
     encode_greeting,
     set_options,
 )
+from multicast.runtime.names import Lookup
 from multicast.runtime.tls import Tls
 from multicast.runtime.trouble import Troubles, log
 from multicast.session import Sender
@@ -66,6 +68,7 @@ class Outgoing(asyncio.BufferedProtocol):
         self.ready = False
         self.wake = asyncio.Event()
         self._address = address
+        self._lookup = Lookup()
         self._identity = identity
         self._all_dirty = dirty
         self._reset = reset
@@ -140,7 +143,7 @@ class Outgoing(asyncio.BufferedProtocol):
             host, port = self._address
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await loop.create_connection(lambda: self, host, port, **secured)
+                    await self._connect(host, port, secured)
                 await self._lost
                 missing_since = loop.time()
             except (OSError, TimeoutError, ValueError) as error:  # ValueError: it is no address; perhaps it `move`s
@@ -156,6 +159,16 @@ class Outgoing(asyncio.BufferedProtocol):
                     await self.wake.wait()
             except TimeoutError:
                 delay = min(2 * delay, BACKOFF_MAX_S)
+
+    async def _connect(self, host: str, port: int, secured: dict[str, Any]) -> None:
+        """To the first address of this name that answers."""
+        loop = asyncio.get_running_loop()
+        *others, last = await self._lookup.addresses(host)
+        for address in others:
+            with suppress(OSError):
+                await loop.create_connection(lambda: self, address, port, **secured)
+                return
+        await loop.create_connection(lambda: self, last, port, **secured)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

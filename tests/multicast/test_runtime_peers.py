@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import threading
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from multicast import wire
+from multicast.engine import Engine
 from multicast.membership import Change
 from multicast.runtime import outgoing
 from multicast.runtime.greeting import encode_greeting
@@ -235,3 +237,40 @@ async def test_what_a_link_does_not_take_at_once_waits_and_arrives_in_order(clus
     await eventually(lambda: len(cluster.payloads(1)) == 40)
     assert cluster.payloads(1) == payloads
     await cluster.stop()
+
+
+async def test_a_name_that_nobody_looks_up_holds_up_nothing_else(
+    clusters: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often its peer is dialled."""
+    cluster, answered = clusters(TWO), threading.Event()
+    looked: list[str] = []
+    dialled: list[bool] = []
+    there = socket.getaddrinfo
+
+    def hangs(host: Any, *others: Any, **named: Any) -> Any:
+        if host == "nowhere":
+            looked.append(host)
+            assert answered.wait(60)
+            host = "127.0.0.1"
+        return there(host, *others, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
+    monkeypatch.setattr(outgoing, "CONNECT_TIMEOUT_S", 0.001)
+    monkeypatch.setattr(outgoing, "BACKOFF_MIN_S", 0.001)
+    monkeypatch.setattr(outgoing, "BACKOFF_MAX_S", 0.001)
+    connected = Engine.connected
+    monkeypatch.setattr(Engine, "connected", lambda self, peer, up: (dialled.append(up), connected(self, peer, up))[1])
+    addresses = dict(cluster.addresses)
+    cluster.addresses[1] = ("nowhere", addresses[1][1])
+    await cluster.start(0)
+    try:
+        await eventually(lambda: len(dialled) > 40, "it is dialled again and again")
+        await asyncio.wait_for(asyncio.to_thread(int), 20)
+        assert looked == ["nowhere"]
+        monkeypatch.setattr(outgoing, "CONNECT_TIMEOUT_S", 5.0)
+    finally:
+        answered.set()
+    cluster.addresses[1] = addresses[1]
+    await cluster.start(1)
+    await cluster.connected()
