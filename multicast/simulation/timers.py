@@ -179,7 +179,7 @@ def _lags(election: Any) -> bool:
     if election._self_id not in votes or election.promised.view < election.views.latest:
         return False
     enough = election.promised.number == FIRST_NUMBER or election.views.can_elect(votes)
-    return enough and max(vote.position for vote in votes.values()) > election._position()
+    return bool(enough) and max(vote.position for vote in votes.values()) > election._position()
 
 
 def _of_questions(protocol: Any) -> Iterator[Timer]:
