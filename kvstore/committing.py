@@ -23,7 +23,7 @@ from kvstore.limits import Limits
 from kvstore.storage.backend import NoSpace
 from kvstore.storage.store import Store
 from multicast.batch import Batch
-from multicast.disk import DiskFull
+from multicast.disk import NO_ROOM
 from multicast.logs import structlog
 from multicast.runtime.host import Host
 
@@ -156,7 +156,9 @@ async def when_there_is_room(work: Callable[[], _T], stopping: Callable[[], bool
     while True:
         try:
             return await asyncio.to_thread(work)
-        except (NoSpace, DiskFull) as error:
+        except (NoSpace, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                raise
             _log.warning("no room on the disk; waiting", error=str(error))
         if stopping():
             raise asyncio.CancelledError

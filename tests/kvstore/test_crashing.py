@@ -360,8 +360,8 @@ async def test_such_bugs_are_found(
     pytest.fail("it was not found")
 
 
-async def with_a_snapshot(root: Path, made: config.ClusterConfig, story: Story) -> Path:
-    """A replica with half of the story, and a snapshot of all of it that waits to be installed."""
+async def with_a_snapshot(root: Path, made: config.ClusterConfig, story: Story) -> tuple[Path, list[SnapshotChunk]]:
+    """A replica with half of the story, and a snapshot of all of it."""
     behind, ahead = root / "behind", root / "ahead"
     with capture_logs():
         create(behind, made)
@@ -381,11 +381,7 @@ async def with_a_snapshot(root: Path, made: config.ClusterConfig, story: Story) 
         rows = [(OF_PROTOCOL + key, value) for key, value in given]
         chunks.append(SnapshotChunk(request.position, request.timestamp, OF_PROTOCOL, rows, b"", 0))
         await giver.stop()
-    with closing(LmdbBackend(config.replica_directory(behind, 0) / "data")) as backend:
-        taker = Snapshots(backend)
-        assert all(taker.stage(chunk) for chunk in chunks)
-        assert taker.seal(1, request.position, request.timestamp)
-    return behind
+    return behind, chunks
 
 
 @pytest.mark.usefixtures("small")
@@ -394,7 +390,11 @@ async def test_a_snapshot_is_installed_whatever_befalls_that(
     tmp_path: Path, made: config.ClusterConfig, fates: Sequence[str]
 ) -> None:
     story, rng = Story(0), random.Random(str(fates))
-    root = await with_a_snapshot(tmp_path, made, story)
+    root, chunks = await with_a_snapshot(tmp_path, made, story)
+    with closing(LmdbBackend(config.replica_directory(root, 0) / "data")) as backend:
+        taker = Snapshots(backend)
+        assert all(taker.stage(chunk) for chunk in chunks)
+        assert taker.seal(1, chunks[-1].position, chunks[-1].timestamp)
     log = opened(Crashing(shutil.copytree(root, tmp_path / "well")), made, Fault())
     assert ("rename", "replicas/0/journal/floor") in log and [kind for kind, _ in log].count("commit") == 1
     for at, (kind, _) in enumerate(log):
@@ -406,6 +406,37 @@ async def test_a_snapshot_is_installed_whatever_befalls_that(
         crashing.befall(Fault())
         assert not await lives_of(crashing, made, story, ())
         crashing.end()
+
+
+@pytest.mark.usefixtures("small")
+async def test_who_finds_no_room_to_install_a_snapshot_waits_for_some(
+    tmp_path: Path, made: config.ClusterConfig
+) -> None:
+    root, chunks = await with_a_snapshot(tmp_path, made, Story(0))
+    log = await renewed(Crashing(shutil.copytree(root, tmp_path / "well")), made, chunks, -1)
+    places = [at for at, operation in enumerate(log) if " ".join(operation).endswith(("floor.new", "data.mdb"))]
+    for at in [at for at in places if log[at][0] != "sync"]:
+        await renewed(Crashing(shutil.copytree(root, tmp_path / f"{at}")), made, chunks, at)
+
+
+async def renewed(crashing: Crashing, made: config.ClusterConfig, chunks: list[SnapshotChunk], at: int) -> Log:
+    """A replica begins another life with this snapshot, and finds no room at this operation. What that takes."""
+    with pytest.MonkeyPatch.context() as planted, capture_logs():
+        plant(planted, crashing)
+        replica = LiveReplica(crashing.root, made, 0)
+        await replica.start()
+        try:
+            await eventually(lambda: not replica.unready(), "it is ready")
+            assert all(replica._snapshots.stage(chunk) for chunk in chunks) and replica._host is not None
+            replica._host.engine.snapshots.source = 1
+            crashing.befall(Fault(at, FULL))
+            replica._on_snapshot(chunks[-1])
+            await eventually(lambda: replica._renewal is not None and replica._renewal.done(), "it begins again")
+            assert not replica.failure() and replica._store.position == chunks[-1].position
+            return crashing.log
+        finally:
+            await replica.stop()
+            crashing.end()
 
 
 def opened(crashing: Crashing, made: config.ClusterConfig, fault: Fault) -> Log:
