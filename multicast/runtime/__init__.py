@@ -78,18 +78,18 @@ async def local_host(
     disk = FileDisk(directory)
     try:
         journal = Journal(disk, cluster, instance.group, process)
+        host = Host(
+            protocol=instance,
+            application=_Listener(on_deliver, position),
+            journal=journal,
+            addresses=addresses,
+            cluster=cluster,
+            durability=durability,
+            retention=None if keep_bytes is None else Retention(journal, keep_bytes, pause=pause),
+        )
     except BaseException:
         disk.close()
         raise
-    host = Host(
-        protocol=instance,
-        application=_Listener(on_deliver, position),
-        journal=journal,
-        addresses=addresses,
-        cluster=cluster,
-        durability=durability,
-        retention=None if keep_bytes is None else Retention(journal, keep_bytes, pause=pause),
-    )
     await host.start()
     try:
         yield host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -259,6 +260,17 @@ async def test_the_example_of_the_package(tmp_path: Path) -> None:
         assert (await soon(delivered.get())).payload == b"hello"
     with pytest.raises(HostStopped, match="nothing was done"):
         host.submit(AppMessage(new_message_id(host.now(), 43), (0,), b"hello", origin=0))
+
+
+async def test_who_gives_wrong_arguments_may_give_others(tmp_path: Path) -> None:
+    """The directory was given back."""
+    (port,) = free_ports(1)
+    for addresses in ({}, {0: ("127.0.0.1", port)}):
+        with contextlib.suppress(ValueError):
+            async with local_host("skeen", ONE, 0, tmp_path, addresses, on_deliver=lambda *_: None):
+                assert addresses
+                return
+    pytest.fail("it has begun with both or with neither")
 
 
 async def test_a_restart_tells_what_follows_the_position_that_the_caller_holds(
