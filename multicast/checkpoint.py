@@ -166,7 +166,8 @@ class Checkpoints:
             header = SegmentHeader.decode(data, name)
         except JournalError:
             return None
-        self._journal.check_owner(header, name)
+        journal = self._journal
+        header.check_owner(name, journal.cluster, journal.group, journal.process)
         values: dict[bytes, bytes] = {}
         finished = False
         for number, found in enumerate(records.scan(data)):

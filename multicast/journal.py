@@ -82,7 +82,7 @@ class Journal:
         self.group = group
         self.process = process
         self.segment_bytes_max = segment_bytes_max
-        self.cut_bytes = 0
+        self.cut_bytes = self._own = 0
         self._floor = self._read_floor()
         self.end = self._floor.base
         self._segments: list[Segment] = []
@@ -116,6 +116,7 @@ class Journal:
             )
         if cut:
             self.disk.truncate(*cut)
+        self._own = self.end  # this life writes behind it
         if self.end > self._synced:
             self.sync()
         self._remove(below(oldest, names))
@@ -182,12 +183,8 @@ class Journal:
         self.end = summary.end
         return True
 
-    def check_owner(self, header: SegmentHeader, name: str) -> None:
-        """JournalError unless a file that begins so is of this process."""
-        header.check_owner(name, self.cluster, self.group, self.process)
-
     def _check_header(self, header: SegmentHeader, name: str, number: int) -> None:
-        self.check_owner(header, name)
+        header.check_owner(name, self.cluster, self.group, self.process)
         if (header.segment, header.base) != (number, self.end):
             raise JournalError(
                 f"{name} says that it is segment {header.segment} from offset {header.base} on, but what precedes it"
@@ -361,9 +358,10 @@ class Journal:
 
     def _give_up(self, end: int) -> None:
         """After an error of the device: what could not be synced is still read as if it were there, and the next sync
-        may say that it is. The next life does not find it."""
+        may say that it is. The next life does not find it. Only of what this life has written: the mark may be too
+        low, and what was there vouched for."""
         with contextlib.suppress(OSError):
-            self._take_back(end)
+            self._take_back(max(end, self._own))
 
     def _next_number(self) -> int:
         return self._segments[-1].number + 1 if self._segments else self._floor.segment

@@ -29,6 +29,7 @@ from multicast.journal import Journal
 from multicast.records import BatchEnd, JournalError, Started, encode_record
 from multicast.runtime import aside, writer
 from multicast.runtime.disk import FileDisk
+from multicast.segments import MARK
 from multicast.snapshot import OF_PROTOCOL
 from multicast.types import ZERO, MessageId
 from multicast.wire import SnapshotChunk, SnapshotRequest
@@ -262,32 +263,51 @@ async def test_who_finds_no_room_for_a_mark_goes_on(tmp_path: Path, made: config
         crashing.end()
 
 
-def test_what_could_not_be_synced_is_not_found_by_the_next_life(tmp_path: Path) -> None:
-    """The system shows it, and says that it is synced; after a loss of power it is not there."""
+def lived(crashing: Crashing, *numbers: int) -> list[int]:
+    """A life that finds in its journal what is returned, and writes these batches, as far as it comes."""
 
     def batch(number: int) -> bytes:
         return encode_record(Started(number, 0, 0, {0: (0,)}, "p", "fsync", number)) + encode_record(BatchEnd(number))
 
-    (tmp_path / "root").mkdir()
-    crashing, found = Crashing(tmp_path / "root"), []
-    for at in (12, -1, -1):  # the sync of a second batch
-        crashing.befall(Fault(at, ERROR))
-        with pytest.MonkeyPatch.context() as planted:
-            plant(planted, crashing)
-            with closing(FileDisk(crashing.root / "journal")) as files:
-                journal = Journal(files, bytes(16), 0, 0)
-                found.append([record.incarnation for _, record in journal.tail(0) if isinstance(record, Started)])
-                with contextlib.suppress(OSError):
-                    for number in (1, 2) if at >= 0 else (3,):
-                        journal.append(batch(number))
-                        journal.sync()
-        assert at < 0 or crashing.log[at] == ("sync", "journal/journal-00000000.seg")
-        if at < 0:
-            crashing.befall(Fault(fate=POWER))
-            crashing.left(LEAST)
-            crashing = crashing.after()
+    with pytest.MonkeyPatch.context() as planted:
+        plant(planted, crashing)
+        with closing(FileDisk(crashing.root / "journal")) as files:
+            journal = Journal(files, bytes(16), 0, 0)
+            found = [record.incarnation for _, record in journal.tail(0) if isinstance(record, Started)]
+            with contextlib.suppress(OSError):
+                for number in numbers:
+                    journal.append(batch(number))
+                    journal.sync()
+            return found
+
+
+def test_what_could_not_be_synced_is_not_found_by_the_next_life(tmp_path: Path) -> None:
+    """The system shows it, and says that it is synced; after a loss of power it is not there."""
+    crashing = Crashing(tmp_path)
+    crashing.befall(Fault(12, ERROR))
+    assert lived(crashing, 1, 2) == []
+    assert crashing.log[12] == ("sync", "journal/journal-00000000.seg")
+    crashing.befall(Fault())
+    assert lived(crashing, 3) == [1]
+    crashing.befall(Fault(fate=POWER))
+    crashing.left(LEAST)
+    crashing = crashing.after()
+    assert lived(crashing) == [1, 3]
     crashing.end()
-    assert found == [[], [1], [1, 3]]
+
+
+def test_who_cannot_sync_what_lives_before_have_written_leaves_it_alone(tmp_path: Path) -> None:
+    """They may have vouched for it: the mark is too low, after a loss of power."""
+    crashing = Crashing(tmp_path)
+    assert lived(crashing, 1, 2) == []
+    (tmp_path / "journal" / MARK).unlink()
+    crashing.befall(Fault(4, ERROR))
+    with pytest.raises(OSError):
+        lived(crashing, 3)
+    assert crashing.log[4] == ("sync", "journal/journal-00000000.seg")
+    crashing.befall(Fault())
+    assert lived(crashing) == [1, 2]
+    crashing.end()
 
 
 class Planted(NamedTuple):
