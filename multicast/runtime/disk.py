@@ -19,15 +19,19 @@ class DirectoryInUse(OSError):
 
 
 def make_directory(path: str) -> None:
-    """Create what is missing of `path`, durably: each new name is in the directory above it. So is that of `path`, if
-    it is there: who made it may not have come to its sync."""
-    missing = [path]
-    while not os.path.isdir(os.path.dirname(missing[-1])):
-        missing.append(os.path.dirname(missing[-1]))
+    """Create what is missing of `path`, durably: each new name is in the directory above it. If nothing is missing, as
+    far as that can be done: who made it may not have come to its sync."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
     for made in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another process makes its own beside
             os.mkdir(made)
         sync_directory(os.path.dirname(made))
+    if not missing:
+        with contextlib.suppress(OSError):  # what is above it may be nobody's to read
+            sync_directory(os.path.dirname(path))
 
 
 def sync_directory(path: str) -> None:
