@@ -191,9 +191,24 @@ class LeftBeside(FileDisk):
     """What was written of a file for which there was no room stays."""
 
 
-@rewrite("advance", "if error.errno in NO_ROOM:", "if False:")
+@rewrite("advance", "self._journal.disk.truncate(name, 0)", "pass")
 class HalfACheckpoint(Checkpoints):
     """So does what was written of a checkpoint."""
+
+
+@rewrite("list", "os.listdir(descriptor)", "os.listdir(self._directory)")
+class ListedByTwo(FileDisk):
+    """Who lists the files reads on from where another thread is."""
+
+
+@rewrite("_give_up", "self._take_back(max(end, self._own))", "pass")
+class ReadAndNotSynced(Journal):
+    """What could not be synced is found by the next life."""
+
+
+@rewrite("_give_up", "max(end, self._own)", "end")
+class CutsWhatWasThere(Journal):
+    """After an error of the device at its begin a life cuts the journal where the mark is, which is too low."""
 
 
 @rewrite(
@@ -256,6 +271,6 @@ PLANTED = (
         OpenSegmentArchived, OlderThanItSays, AheadOfTheDisk, OlderOneCounts, CheckpointUnsynced, UnfinishedCounts,
         RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived, ClosedInUse,
         LeftBeside, HalfACheckpoint, LooksLikeAnEnd, TornHeaderRefused, NestedTooDeep, EndsWhenAllIsArchived,
-        NoAddressNoLink,
+        NoAddressNoLink, ListedByTwo, ReadAndNotSynced, CutsWhatWasThere,
     ),
 )  # fmt: skip
