@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from client_sdk.cli import ABSENT, Timeout, lease_id, open_client
+from client_sdk.errors import OutcomeUnknown, Unavailable
 from client_sdk.requests import Lease
 from client_sdk.sessions import RENEWALS
 from kvstore.api.codec import id_text
 from kvstore.api.forms import text_or_b64
 from kvstore.console import Output, OutputOption, Target, complain, make_app, print_json, say
+
+RETRY_SECONDS = 0.2
 
 app = make_app("Leases.")
 lease_app = typer.Typer(help="Keys that go when nobody renews their lease.", no_args_is_help=True)
@@ -55,15 +58,26 @@ def lease_keepalive_command(
     timeout: Timeout = 10.0,
     output: OutputOption = Output.text,
 ) -> int:
-    """Renew a lease three times in its time to live, until interrupted. Status 3 if it has gone."""
-    identity = lease_id(lease)
+    """Renew a lease three times in its time to live, until interrupted, or nobody has answered for as long as it lives.
+    Status 3 if it has gone."""
+    identity, until = lease_id(lease), 0.0
     with open_client(cluster, timeout) as client:
-        while (found := client.renew_lease(identity)) is not None:
+        while True:
+            sent = time.monotonic()
+            try:
+                found = client.renew_lease(identity)
+            except (Unavailable, OutcomeUnknown):
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(RETRY_SECONDS)  # it lives yet
+                continue
+            if found is None:
+                return _no_lease()
             _say_lease(found, output)
             if once:
                 return 0
+            until = sent + found.ttl
             time.sleep(found.ttl / RENEWALS)
-    return _no_lease()
 
 
 @lease_app.command("get")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
+from unittest.mock import Mock
+from uuid import UUID
 
 import pytest
 
-from client_sdk import Client, Unavailable
+from client_sdk import Client, KvError, OutcomeUnknown, Timestamp, Unavailable, leases_cli
 from client_sdk.blocking import Election
+from client_sdk.requests import Lease
 from tests.workloads.test_cli import Shell, directory, error_of, shell
 
 __all__ = ["directory", "shell"]
@@ -55,3 +59,23 @@ def test_what_a_command_has_ended_with_is_told_though_nobody_hears_that_it_leads
     monkeypatch.setattr(Election, "resign", nobody)
     command = "elect", "e", "me", "--cluster", str(shell.directory), "--", sys.executable, "-c", "raise SystemExit(7)"
     assert shell(*command).status == 7
+
+
+def test_a_lease_is_kept_alive_as_long_as_it_lives_though_nobody_answers_for_a_while(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = Lease(bytes(16), 3600.0, Timestamp(1, 0), 3600.0)
+    told: list[Lease | KvError | None] = [alive, Unavailable("nobody"), OutcomeUnknown("who knows"), alive, None]
+
+    def renew(*_: object) -> Lease | None:
+        one = told.pop(0)
+        if isinstance(one, KvError):
+            raise one
+        return one
+
+    monkeypatch.setattr(Client, "renew_lease", renew)
+    monkeypatch.setattr(leases_cli, "time", Mock(monotonic=time.monotonic))
+    kept = shell.data("lease", "keepalive", str(UUID(int=0)))
+    assert kept.status == 3 and len(kept.out.splitlines()) == 2 and not told
+    told = [alive._replace(ttl=0.01), *[Unavailable("nobody")] * 1_000_000]
+    assert shell.data("lease", "keepalive", str(UUID(int=0))).status == 1
