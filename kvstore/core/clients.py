@@ -157,7 +157,11 @@ class Clients:
             return
         record = self._store.remembered(waiting.id)
         remembered = None if record is None else decode_remembered(record).result(waiting.id)
-        if remembered is not None and remembered.status != MOVED:
+        if (
+            remembered is not None
+            and remembered.status != MOVED
+            and not waiting.is_another(self._peers.shard, remembered)
+        ):
             waiting.repeated = True
             if remembered.status != REPEATED:
                 waiting.results[self._peers.shard] = remembered
@@ -410,6 +414,8 @@ class Clients:
     ) -> None:
         """The result of one shard: answer, if that was all that is needed; or try other shards, if it was not
         theirs."""
+        if waiting.is_another(shard, result):
+            return
         if result.status == MOVED:
             if not waiting.results and result.timestamp > waiting.moved_at:
                 waiting.moved_at = result.timestamp

@@ -8,7 +8,7 @@ who are silent are asked again: question and answer may be lost with a link.
 from __future__ import annotations
 
 from kvstore.api.model import Result
-from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH, MOVED, REPEATED
 from kvstore.core.messages import Answered, Refused, ResultRequest, ShardResult, ShardResults, decode_remembered
 from kvstore.core.peers import Peers
 from kvstore.core.requests import RESULT_RETRY_US, unknown_or_forgotten
@@ -45,7 +45,7 @@ class Lookups:
         """A lookup, answered with `Answered`, without what was read, or `Refused`."""
         record = self._store.remembered(message_id)
         known = None if record is None else decode_remembered(record).result(message_id)
-        if known is not None and tells(known):
+        if known is not None and _decides(known):
             out.answer(token, _told(known))
             return
         asked = self._asked.get(message_id)
@@ -60,9 +60,11 @@ class Lookups:
 
     def on_results(self, sender: ProcessId, message: ShardResults, out: ApplicationOutbox) -> None:
         """What another replica knows of the id, or that it knows nothing."""
-        for result in [result for result in message.results if tells(result)]:
+        told = [result for result in message.results if tells(result)]
+        for result in filter(_decides, told):
             self._finish(result.id, _told(result), out)
-        for message_id in message.unknown:
+        refused = [result.id for result in told if not _decides(result)]
+        for message_id in (*message.unknown, *refused):
             asked = self._asked.get(message_id)
             if asked is not None:
                 asked.silent.discard(sender)
@@ -101,10 +103,15 @@ def tells(result: ShardResult) -> bool:
     return result.status not in (MOVED, REPEATED)
 
 
+def _decides(result: ShardResult) -> bool:
+    """Whether it says what became of the id. Where a request was refused since the id is another one's, it does not:
+    that one may have been applied, in other shards."""
+    return tells(result) and result.status != MISMATCH
+
+
 def _told(result: ShardResult) -> Answered | Refused:
     if result.status in (APPLIED, FAILED):
         told = Result(result.succeeded, result.timestamp, (), result.failure, result.failure_key)
         return Answered(told, repeated=True, results_omitted=True)
-    if result.status == EXPIRED:
-        return Refused("expired", "it was ordered later than its id allows and had no effect", False, "not_applied")
-    return Refused("id_reused", "this id was used for two requests, and this one had no effect", False, "not_applied")
+    assert result.status == EXPIRED
+    return Refused("expired", "it was ordered later than its id allows and had no effect", False, "not_applied")

@@ -107,6 +107,10 @@ class Waiting:
         self.due = now
         self.attempt = 0
 
+    def is_another(self, shard: GroupId, result: ShardResult) -> bool:
+        """Whether this result is of a request with another body, in a shard that has nothing to do with this one."""
+        return result.digest != self.digest and shard not in self.destinations
+
     def missing(self, shard_map: ShardMap) -> list[GroupId]:
         """The shards whose results the answer needs, as far as is known: those that own what the transaction reads, by
         the map of then and by the present one, since it may have been served by either; if it reads nothing, any of its

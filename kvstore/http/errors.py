@@ -31,8 +31,8 @@ STATUS_OF_REFUSAL = {
     "compacted": 410,
     "future": 400,
 }
-DECIDED = ("expired", "id_reused")
-"""What a refusal to tell an outcome says of it: the transaction had no effect. Any other one is of the moment."""
+DECIDED = ("expired",)
+"""A refusal to tell an outcome that says it: the transaction had no effect. Any other one is of the moment."""
 
 
 class Problem(Exception):

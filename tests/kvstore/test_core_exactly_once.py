@@ -9,8 +9,8 @@ from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED
 from kvstore.core.bundles import encode_bundle, encode_transaction, request_digest, version_of
 from kvstore.core.messages import Answered, Parts, ShardResults, Vote
 from kvstore.core.requests import REMEMBERED_WINDOWS
-from multicast.types import AppMessage, new_message_id
-from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, write
+from multicast.types import AppMessage, Timestamp, new_message_id
+from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, result_of, write
 
 ADD = Transaction(success=(Add(key(0), 5),))
 BOTH = write(key(0), key(1))
@@ -192,6 +192,24 @@ def test_a_repetition_of_what_had_no_effect_since_another_shard_knew_its_id_has_
         bench.part(1, first, Vote(reused=True))
     bench.part(1, second, Vote(reused=True))
     assert bench.statuses() == [MISMATCH, MISMATCH] and bench.store.get(key(0)) is None
+
+
+ELSEWHERE = write(key(1))
+
+
+def test_what_was_refused_here_says_nothing_of_the_first_request_under_its_id_in_another_shard():
+    """BOTH is refused, for ELSEWHERE has come before it, which this shard has nothing to do with."""
+    bench = Bench()
+    message_id = bench.request(ELSEWHERE)
+    bench.multicast()
+    refused = bench.deliver(BOTH, message_id, origin=4)
+    bench.part(1, refused, Vote(reused=True))
+    assert bench.statuses() == [MISMATCH] and bench.answers() == []
+    bench.hear(3, ShardResults(1, [result_of(ELSEWHERE, message_id, Timestamp(NOW, 3), [])]))
+    (answer,) = bench.answers()
+    assert isinstance(answer, Answered) and answer.result.version == Timestamp(NOW, 3)
+    bench.request(ELSEWHERE, message_id)
+    assert bench.answers() == [] and [message.destinations for message in bench.multicast()] == [(1,)]
 
 
 # -- too late ---------------------------------------------------------------------------------------------------------

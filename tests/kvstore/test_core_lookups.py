@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstore.api.model import Add, Put, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
-from kvstore.core.audit import FAILED, MOVED
+from kvstore.core.audit import FAILED, MISMATCH, MOVED
 from kvstore.core.lookups import LOOKUP_US
 from kvstore.core.messages import Answered, Lookup, Refused, ResultRequest, ShardResults, Vote
 from kvstore.core.requests import RESULT_RETRY_US
@@ -103,3 +103,22 @@ def test_that_it_was_moved_here_says_nothing_about_it():
     assert bench.statuses() == [MOVED] and look_up(bench, message_id) == []
     ((to, _),) = bench.sent(ResultRequest)
     assert to == OTHERS
+
+
+def test_who_has_refused_another_request_under_an_id_does_not_tell_what_became_of_it():
+    """This shard and shard 2 have refused one for both; that for shard 1 alone had come before it."""
+    bench = Bench()
+    message_id, first, refused = bench.new_id(), write(key(1)), write(key(0), key(1), key(2))
+    delivery = bench.deliver(refused, message_id, origin=4)
+    bench.part(1, delivery, Vote(reused=True))
+    bench.part(2, delivery)
+    assert bench.statuses() == [MISMATCH] and look_up(bench, message_id) == []
+    bench.hear(7, ShardResults(2, [result_of(refused, message_id, delivery.timestamp, None, MISMATCH)]))
+    assert bench.answers() == []
+    bench.hear(4, ShardResults(1, [result_of(first, message_id, Timestamp(NOW, 3), None)]))
+    (told,) = bench.answers()
+    assert isinstance(told, Answered) and told.result.version == Timestamp(NOW, 3)
+    look_up(bench, message_id)
+    for pid in OTHERS:
+        bench.hear(pid, ShardResults(pid // 3, [result_of(refused, message_id, delivery.timestamp, None, MISMATCH)]))
+    assert codes(bench.answers()) == ["unknown_or_forgotten"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvstore.core.clients import Clients
 from kvstore.core.collects import _Collect
+from kvstore.core.lookups import Lookups
 from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
 from kvstore.simulated.settings import Settings
@@ -18,6 +19,16 @@ READS = Settings(protocol="white_box", size="small", shards=2, reads=True)
 @rewrite("order", "if waiting.digest == digest:", "if True:")
 class WaitsWithAnother(Clients):
     """Whoever uses an id for something else while its first use waits here is given the answer of that."""
+
+
+@rewrite("_on_result", "if waiting.is_another(shard, result):", "if False:")
+class AnothersResult(Clients):
+    """Who waits for a request is told what became of another one under its id, in a shard that is none of its own."""
+
+
+@rewrite("on_results", "silent.discard(sender)", "silent.add(sender)")
+class RefusersAreSilent(Lookups):
+    """Who knows nothing of an id, or has refused another request under it, counts as one who has not answered."""
 
 
 @rewrite("version", "return min([", "return max([")
@@ -43,6 +54,8 @@ class HandedOverIsLeft(Moves):
 
 PLANTED_IN_STORE = (
     Planted("waits_with_another", "answers", core=WaitsWithAnother, settings=SMALL),
+    Planted("anothers_result", "", core=AnothersResult, settings=SMALL),
+    Planted("refusers_are_silent", "", core=RefusersAreSilent, settings=SMALL),
     Planted("greatest_is_told", "reads at versions", core=GreatestIsTold, settings=READS),
     Planted("pending_is_told", "reads at versions", core=PendingIsTold, settings=READS),
     Planted("small_results_are_lost", "memory", core=SmallResultsAreLost, settings=SMALL),
