@@ -61,8 +61,9 @@ class Transport:
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: ssl.SSLContext | None
     ) -> None:
         """Connect what `protocol` makes, in the running loop. OSError. Cancellable."""
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(protocol, host, port, ssl=tls, happy_eyeballs_delay=ADDRESS_SECONDS)
+        is_address = ":" in host or host.replace(".", "").isdigit()  # of which there is one
+        delay, loop = None if is_address else ADDRESS_SECONDS, asyncio.get_running_loop()
+        await loop.create_connection(protocol, host, port, ssl=tls, happy_eyeballs_delay=delay)
 
 
 class _Exchange(NamedTuple):
