@@ -68,6 +68,11 @@ def _differences(node: Node) -> Iterator[str]:
     if "channels" in parts:
         yield from _of_waiting(protocol.channels.waiting)
         yield from _of_receipts(protocol)
+        life, number = protocol._own_last()
+        if any(cast.life == life and cast.number <= number for cast in protocol._casts):
+            yield f"it repeats what it has cast, and up to number {number} all is decided"
+    if "t" in parts:
+        yield from _of_sequence(protocol)
     if protocol.specification.name == "white_box" and protocol.election.state is LEADER:
         yield from _of_leader(protocol)
     if protocol.election is not None and protocol.election.is_member:
@@ -156,6 +161,15 @@ def _of_leader(protocol: Any) -> Iterator[str]:
             yield f"{e.id.hex()} with timestamp {e.final} waits as of {queue._committed.get(e.id)}"
     if strange := queue._proposed.keys() - entries.keys():
         yield f"{min(strange).hex()} keeps others waiting, and is not known"
+
+
+def _of_sequence(protocol: Any) -> Iterator[str]:
+    """PrimCast: what T has that is not delivered keeps what is stamped later waiting, and nothing else does."""
+    queue, entries = protocol._queue, protocol.entries.values()
+    waiting = {e.id for e in entries if e.epoch is not None and e.message is not None and not e.position}
+    queued = queue._proposed.keys() | queue._committed.keys()
+    if odd := waiting ^ queued:
+        yield f"{min(odd).hex()} is in T and not delivered: {min(odd) in waiting}, but it waits: {min(odd) in queued}"
 
 
 def _of_detector(node: Node, election: Any) -> Iterator[str]:

@@ -8,7 +8,8 @@ as one process, who begins to act as its leader, of a quorum's `Position`s of ju
 the others into one state, majorities have said that they have taken over that of just this ballot: of the ballot's
 view, and of the one before it unless another ballot of this view has begun (multicast.membership). There, who leads or
 follows does so in the ballot that it has promised, and in no other. A leader takes itself for obeyed (parts.detector)
-when a majority has answered since it last did so.
+when a majority has answered since it last did so; who stands because others agree has their answers to its question.
+Votes and states hold all that they are to hold.
 
 Who comes back after the loss of its disk does so when it may: when all others have answered it, in a ballot above all
 in which others may have its vote, with what its group and a quorum of every other one say that it must have
@@ -299,6 +300,10 @@ class Returns(Checker):
         life = self._lives[pid]
         for to, message, _ in sends:
             self._judge_told(node, election, args[1] if handler == "on_message" else None, to, message)
+        told: Any = args[1] if handler == "on_message" and type(args[1]).__name__ == "Returned" else None
+        counts = told is not None and told.bound is not None and args[0] in election.members and protocol.is_member()
+        if counts and election.highest < told.bound:
+            self.report("return", f"process {pid} may stand below {told.bound}, the bound of process {args[0]}")
         if not protocol.is_member():
             if life is None:
                 life = self._lives[pid] = _Life()
@@ -385,6 +390,8 @@ class Returns(Checker):
         joined = paxos._begun[0] if paxos is not None else protocol.leadership.joined  # type: ignore[attr-defined]
         if election.rejoin.bound is None or joined <= election.rejoin.bound:
             self._wrong(node, f"in {tuple(joined)}, and its bound is {election.rejoin.bound}")
+        if election.promised < joined:
+            self._wrong(node, f"in {tuple(joined)}, and has promised {tuple(election.promised)} only")
         has = _reached(protocol)
         needs = max(election.rejoin.reach, min(life.states.get(ballot, [0])), life.begun.get(ballot, 0))
         if has < needs:

@@ -2,7 +2,8 @@
 
 A candidate's votes are for the ballot that it stands for. Who leads counts on what it has proposed itself, in this
 ballot: on a null or a cast that is under way, on what it has announced. A follower appends what the leader of its
-present epoch proposes, and nothing once it has promised another; and what was delivered is not pending in it again.
+present epoch proposes, and nothing once it has promised another; what was delivered is not pending in it again, and
+what is undelivered in the T with which it begins it acknowledges.
 Like in `invariants`, variables of protocols are known by name only.
 """
 
@@ -106,9 +107,11 @@ class PrimCastReigns(Reigns):
         self._delivered: dict[tuple[GroupId, MessageId], tuple[int, Timestamp]] = {}
         self._looked: dict[ProcessId, tuple[int, int]] = {}
         self._judged: dict[ProcessId, Ballot] = {}
+        self._begun: dict[ProcessId, Ballot] = {}
 
     def on_life(self, node: Node) -> None:
         self._judged.pop(node.pid, None)
+        self._begun.pop(node.pid, None)
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         group = self.topology.group_of[node.pid]
@@ -131,12 +134,27 @@ class PrimCastReigns(Reigns):
                 was_delivered = 0 < position <= protocol.log.position and entry.ts <= at.time
                 if was_delivered or protocol.copies.delivered_as(entry.id, entry.ts):
                     self.wrong(node, f"has {entry.id.hex()} in T again, which it has delivered")
+        if protocol.election.takes_part and self._begun.get(node.pid) != leadership.joined:
+            self._begun[node.pid] = leadership.joined
+            self._judge_begin(node, protocol, sends)
         view = leadership.joined.view
         if view and protocol.election.state == "leader" and self._judged.get(node.pid) != leadership.joined:
             self._judged[node.pid] = leadership.joined
             for entry in protocol.entries.values():
                 if entry.epoch is not None and not entry.position and entry.epoch.view < view:
                     self.wrong(node, f"counts on {entry.id.hex()} as stamped in an earlier view: {tuple(entry.epoch)}")
+
+
+    def _judge_begin(self, node: Node, protocol: Any, sends: Sends) -> None:
+        """Line 81: whoever begins to take part acknowledges what is undelivered in its T, unless it has done so."""
+        pending = {key for some in protocol._acks.values() for key in some}
+        acks = [message for _, message, _ in sends if type(message).__name__ == "Ack"]
+        pending.update((stamp.id, stamp.epoch, stamp.ts) for ack in acks for stamp in ack.stamps)
+        for entry in protocol.entries.values():
+            if entry.epoch is None or entry.message is None or entry.position:
+                continue
+            if (entry.id, entry.epoch, entry.ts) not in pending and not entry.is_acknowledged_by(node.pid):
+                self.wrong(node, f"has {entry.id.hex()} in T, and does not acknowledge it")
 
 
 class BarrierReigns(Reigns):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
-from multicast.types import FINAL, MessageId, ProcessId, Timestamp, Topology, created_us
+from multicast.types import FINAL, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -54,6 +54,8 @@ class Remembered(Checker):
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         pid, known, entries = node.pid, _log_of(node)._known, getattr(node.protocol, "entries", None)
+        if args[-1].settlements:
+            self._judge_settled(node, args[-1].settlements)
         if handler == "on_tick" and node.engine._batch.number % _LOOK_EVERY == 0:
             self._judge_kept(node, args[0])
         before, sizes = self._sizes.get(pid, (0, 0)), (len(known), len(entries) if entries else 0)
@@ -73,6 +75,17 @@ class Remembered(Checker):
             for message_id in [i for i in self._kept[pid] if i not in entries]:
                 self._kept[pid].discard(message_id)
                 self._judge_dropped(node, message_id)
+
+    def _judge_settled(self, node: Node, settled: list[tuple[MessageId, Timestamp, tuple[GroupId, ...]]]) -> None:
+        """What is said to be settled, each of its groups has passed; and these are its destinations."""
+        log = _log_of(node)
+        for message_id, at, groups in settled:
+            if any(log._group_watermarks[group] < at for group in groups):
+                self._wrong(node, f"settles {message_id.hex()}, and not all of {groups} have passed it")
+            late = log._window_us and at.time > created_us(message_id) + log._window_us
+            message = self._delivered[message_id].message
+            if not late and message_id not in self._again and groups != message.destinations:
+                self._wrong(node, f"settles {message_id.hex()} in {groups}, of {message.destinations}")
 
     def _judge_forgotten(self, node: Node, message_id: MessageId, at: Timestamp) -> None:
         """What a life began with is durable."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from multicast.parts.delivered import DeliveredLog
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
+from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import Planted, small
 from tests.planted.rewriting import rewrite
@@ -56,6 +57,17 @@ class SettledInOneGroup(WhiteBox):
     """A message is dropped once one of its groups has it."""
 
 
+@rewrite("_settle", "reached = min(", "reached = max(", part=DeliveredLog)
+class SettledByOneOfThem(FtSkeen):
+    """A message is settled when one of its groups has delivered it."""
+
+
+@rewrite("_settle", "out.settled(message_id, timestamp, groups)", "out.settled(message_id, timestamp, (group,))",
+         part=DeliveredLog)  # fmt: skip
+class SettledIsSaidOfOne(QuasiGenuine):
+    """Of a message that is settled it is said in one of its groups only."""
+
+
 PLANTED = (
     Planted(ForgottenAfterOneWindow, WINDOW),
     Planted(ForgottenUnsettled, WINDOW),
@@ -63,4 +75,6 @@ PLANTED = (
     Planted(ForgottenByDelivery, WINDOW),
     Planted(ForgottenByTheFirstCopy, WINDOW),
     Planted(SettledInOneGroup),
+    Planted(SettledByOneOfThem),
+    Planted(SettledIsSaidOfOne),
 )

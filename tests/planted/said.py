@@ -29,9 +29,24 @@ class RefillBeforeSync(PrimCast):
     """A primary tells its clock with what a follower lacked, before that is on disk."""
 
 
+@rewrite("_adopt", "self._casts.forget(self._own_last(), now)", "pass")
+class RepeatsWhatIsDecided(QuasiGenuine):
+    """Who takes over a state in which its own casts are decided goes on to repeat them."""
+
+
 @rewrite("_recollect", "self.channels.tell_receipts(self.stream.base.instance, out)", "pass")
 class ReturnsUnsaved(QuasiGenuine):
     """Who lost its disk is a member again, and what it has received again is not on its disk."""
+
+
+@rewrite("adopt", "self._queue = PendingQueue()", "pass")
+class QueueOfTheEpochBefore(PrimCast):
+    """What waited before, and is not in the T that is taken over, keeps what is stamped later waiting."""
+
+
+@rewrite("confirmed", "self._acknowledge(entry)", "pass")
+class AcknowledgesNothingAnew(PrimCast):
+    """Line 81 left out: what an epoch begins with is acknowledged only to those who ask."""
 
 
 PLANTED = planted_in(__name__)
