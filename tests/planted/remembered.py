@@ -6,7 +6,6 @@ from __future__ import annotations
 from multicast.parts.delivered import DeliveredLog
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
-from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import Planted, small
 from tests.planted.rewriting import rewrite
@@ -64,7 +63,7 @@ class SettledByOneOfThem(FtSkeen):
 
 @rewrite("_settle", "out.settled(message_id, timestamp, groups)", "out.settled(message_id, timestamp, (group,))",
          part=DeliveredLog)  # fmt: skip
-class SettledIsSaidOfOne(QuasiGenuine):
+class SettledIsSaidOfOne(FtSkeen):
     """Of a message that is settled it is said in one of its groups only."""
 
 
