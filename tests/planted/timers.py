@@ -134,7 +134,7 @@ class SleepsPastItsTimers(Toto):
     """A process acts when something comes, or the consensus wants to."""
 
 
-@rewrite("_retry", "self._gaps = gaps", "self._gaps = gaps; return")
+@rewrite("_retry", "if self._needs_state(): self._ask_for_state(out)", "pass")
 class AsksOutsideNever(Toto):
     """Who lacks deliveries from before the view asks for them only when it is flushed."""
 
