@@ -10,8 +10,8 @@ import pytest
 from multicast.application import Application
 from multicast.parts.causal import RULES
 from multicast.parts.views import NewView, ViewRecord
-from multicast.protocol import Handler, Outbox, PeerError
-from multicast.protocols.toto import Alive, Ask, Copies, StateAsk, Toto, TotoOptions
+from multicast.protocol import Handler, Outbox, PeerError, Saved
+from multicast.protocols.toto import Alive, Ask, Copies, OrderRecord, State, StateAsk, Toto, TotoOptions
 from multicast.records import Delivered
 from multicast.simulation.network import Conditions
 from multicast.simulation.observe import Observer
@@ -415,6 +415,25 @@ def test_who_is_outside_the_view_helps_to_finish_it(rule: str) -> None:
     assert one.protocol(3).record.complete
     assert one.delivered(3) == one.delivered(4)
     assert set(one.delivered(3)) == {*missed, *later}
+
+
+def test_how_far_the_order_has_come_outside_a_view_survives_a_restart() -> None:
+    """The flush counts on it: what its answer says that it holds does not come with the next view."""
+    topology, saved = Topology.grid(2, 3), Saved({})
+    for life in range(2):
+        out, one = Outbox(), Toto(3, topology, TotoOptions(), random.Random(life))
+        one.on_start(saved, SECOND, out)
+        if life == 0:
+            one._enter(ViewRecord(2, [0, 1, 2, 4, 5], 1, True, True, 0), SECOND, out)
+            order = OrderRecord(2, [1, 0, 0, 2, 0], 0, 7, [1, 0, 0, 2, 0])
+            one.on_message(4, State(2, [0, 1, 2, 4, 5], 1, 0, 0, order), SECOND, out)
+        assert (one.view.held, one.view.base, one.time) == ([1, 0, 0, 2, 0], [1, 0, 0, 2, 0], 7)
+        one.end_batch(SECOND, out)
+        for key, value, _ in out.changes:
+            saved.values.pop(key, None)
+            if value is not None:
+                saved.values[key] = value
+        saved.first = False
 
 
 def test_two_copies_that_come_very_late_are_delivered_once() -> None:

@@ -195,6 +195,11 @@ class ComesBackWithOldTime(Toto):
     """Who comes back goes on with the time that it had."""
 
 
+@rewrite("_complete_if_due", "out.put(_ORDER_KEY, _encode(state.order))", "pass")
+class OrderOutsideNotSaved(Toto):
+    """How far the order has come, as who is outside the view was told, is only in memory."""
+
+
 @rewrite("_on_state", "and (not self.record.complete or self._is_ahead(state.order))", "")
 class StateTakenTwice(Toto):
     """Who is complete takes a state that it had asked for."""
