@@ -112,6 +112,7 @@ def check_promises(case: Case, skip: str) -> int:
         if case.slots_moved:
             return found
         at = F.when(F.size("places") == 0, F.col("seen"))
+        found = found.unionByName(promises.nowhere(case.promised, case.tables["writes"]))
         return found.unionByName(_incomplete(case, case.promised.withColumn("seen", at), looks))
 
     prop = case.check(

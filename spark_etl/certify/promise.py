@@ -106,9 +106,12 @@ def _ranges_are_whole(
     shards: Sequence[int], writes: Callable[[], Sequence[pa.Table]],
 ) -> None:  # fmt: skip
     """As many keys stood in each range as were told; each of them is compared anyhow. The store's own, which nobody
-    asks for over HTTP, may be among them. seen: by row, for the shards of which there is no look."""
+    asks for over HTTP, may be among them. seen: by row, for the shards of which there is no look; of who has looked at
+    others, what he saw there."""
     if not scans:
         return
+    seen = seen.copy()
+    seen[looks[0]] = looks[2]
     rows = np.array([row for row, _ in scans])
     from_first = np.array([one.first == FIRST_KEY for _, one in scans])
     there, own = np.zeros(len(scans), np.int64), np.zeros(len(scans), np.int64)

@@ -77,6 +77,24 @@ def unknown_places(looks: DataFrame, open_shards: Sequence[int]) -> DataFrame:
     )  # fmt: skip
 
 
+def nowhere(promised: DataFrame, journal_writes: DataFrame) -> DataFrame:
+    """Keys of shards that their reads did not look at, in a run in which no key has gone to another shard. Name:
+    unknown-place."""
+    named = F.map_keys("places").alias("looked")
+    each = promised.where(F.size("places") > 0).select("file", "id", "f", named, F.explode("reads").alias("key", "_"))
+    owners = journal_writes.groupBy(F.col("key").cast("string").alias("key")).agg(F.min("shard").alias("shard"))
+    return violations(
+        each.join(owners, "key").where(~F.array_contains("looked", F.col("shard"))),
+        "unknown-place",
+        text(
+            "{} {} was told of key {}, but names no position of shard {}, where that is ({})",
+            F.col("f"), id_text(F.col("id")), F.col("key"), F.col("shard"), F.col("file"),
+        ),
+        [F.col("id")],
+        [F.col("key").cast("binary")],
+    )  # fmt: skip
+
+
 def otherwise_there(told: DataFrame, unsure: Sequence[int], open_ends: Mapping[int, bytes]) -> DataFrame:
     """Name: not-as-it-stood. unsure: shards of which deliveries may be missing. open_ends: see `Case.open_ends`."""
     doubtful = F.col("shard").isin(list(unsure)) | (F.col("shard").isNull() & F.lit(bool(unsure or open_ends)))
@@ -132,9 +150,10 @@ def incomplete(
     open_ends: Mapping[int, bytes], based: bool,
 ) -> DataFrame:  # fmt: skip
     """Ranges in which a key stood that they did not show, or another number of keys. Of a run in which no key has gone
-    to another shard. Names: key-left-out, otherwise-counted. reads: file, id, f, asked, told, seen: at which version of
-    all shards; null: at their looks. based: what was written first is not known of all keys. Other arguments: as of
-    `told` and `otherwise_there`."""
+    to another shard, so that a shard that one of them did not look at must be as it was at the earliest of its looks.
+    Names: key-left-out, otherwise-counted. reads: file, id, f, asked, told, seen: at which version of all shards; null:
+    at their looks. based: what was written first is not known of all keys. Other arguments: as of `told` and
+    `otherwise_there`."""
     ranges = reads.select("file", "id", "f", "asked", "told").mapInArrow(_scans, _SCANNED)
     owner = journal_writes.groupBy("key").agg(F.min("shard").alias("shard"))
     dies = F.lead("gts").over(Window.partitionBy("key").orderBy("gts"))
@@ -143,9 +162,13 @@ def incomplete(
     within = (F.col("key") >= F.col("first")) | (own & (F.col("first") == first))
     within = within & ((F.length("end") == 0) | (F.col("key") < F.col("end")))
     stood = lives.join(F.broadcast(ranges), within)
-    stood = stood.join(looks.select("file", "id", "shard", "at"), ["file", "id", "shard"], "left")
+    looked = looks.select("file", "id", "shard", "at", F.lit(True).alias("looked"))
+    stood = stood.join(looked, ["file", "id", "shard"], "left")
     seen = reads.select("file", "id", "seen")
-    stood = stood.join(seen, ["file", "id"]).withColumn("at", F.coalesce("seen", "at"))
+    earliest = looks.groupBy("file", "id").agg(F.min("at").alias("earliest"))
+    stood = stood.join(seen, ["file", "id"]).join(earliest, ["file", "id"], "left")
+    at = F.when(F.col("looked"), F.col("at")).otherwise(F.col("earliest"))
+    stood = stood.withColumn("at", F.coalesce("seen", at))
     stood = stood.where((F.col("gts") <= F.col("at")) & (F.col("dies").isNull() | (F.col("dies") > F.col("at"))))
     doubtful = F.col("shard").isin(list(unsure)) | F.col("at").isNull()
     for shard, end in open_ends.items():

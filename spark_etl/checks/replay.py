@@ -209,6 +209,9 @@ def _range(prefix: str, said: Any, right: Mapping[str, Any], again: Replay) -> l
         if right.get(k) is not UNKNOWN and not same(v, right.get(k))
     ]
     keys = [*told]
+    if MORE in said and not keys:
+        why = "its client was told of no key of a range, but that there are more"
+        found.append(Mismatch("value-mismatch", prefix, None, why))
     if keys != sorted(keys, reverse=keys[:1] > keys[-1:]):
         why = f"its client was told of {len(keys)} keys of a range in no order, first of {keys[0]}"
         found.append(Mismatch("value-mismatch", keys[0], None, why))

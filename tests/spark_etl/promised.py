@@ -139,6 +139,28 @@ def _a_range_with_a_key_that_lies_outside() -> Run:
     return run
 
 
+@wrong("key-left-out")
+def _a_range_for_which_one_shard_was_not_asked() -> Run:
+    run = written()
+    told = {"a1": "=2", "a2": "=1"}
+    run.look(at(run, a1=2, a2=1), (1100, 1110), places={0: 3}, scan=(["range", "", "", "b2"], told))
+    return run
+
+
+@wrong("unknown-place")
+def _a_key_of_a_shard_that_was_not_asked() -> Run:
+    run = written()
+    run.look(at(run, b1=0), (1100, 1110), places={0: 3})
+    return run
+
+
+@wrong("value-mismatch")
+def _no_key_but_more() -> Run:
+    run = written()
+    run.look({}, (1100, 1110), places={0: 3, 1: 3}, scan=(["range", "a"], {"": ""}))
+    return run
+
+
 @wrong("value-mismatch")
 def _a_range_in_no_order() -> Run:
     run = written()
@@ -171,9 +193,16 @@ def ordered_read(run: Run, reads: str, scan: tuple[list[str], Any]) -> None:
 @wrong("")
 def _ranges_of_a_leader_that_showed_everything() -> Run:
     run = written()
-    leader_read(run, at(run, a1=0), 1, (["keys", ""], {"a1": str(run.version(0))}))
-    leader_read(run, {}, 2, (["count", ""], 2))
+    leader_read(run, at(run, a1=0), 1, (["keys", "a"], {"a1": str(run.version(0))}))
+    leader_read(run, {}, 2, (["count", "a"], 2))
     leader_read(run, at(run, a1=2, a2=1), 3, (["range", "a"], {"a1": "=2", "a2": "=1"}))
+    return run
+
+
+@wrong("key-left-out")
+def _a_leaders_range_that_is_of_another_shard_too() -> Run:
+    run = written()
+    leader_read(run, at(run, a1=2, a2=1), 3, (["range", ""], {"a1": "=2", "a2": "=1"}))
     return run
 
 
