@@ -94,7 +94,7 @@ VIOLATIONS = {
     "unknown-position": "a client was answered from a position that no replica has",
     "stale-position": "a client was answered from a position before one that was known when it asked",
     "position-went-back": "a client was answered from a position before one that it had been answered from",
-    "unknown-place": "a client was answered from a position that no replica has",
+    "unknown-place": "a client was answered from a position that no replica has, or from none of a key's shard",
     "not-as-it-stood": "a client was told another version than stood where it was read",
     "key-left-out": "a client was not told of a key that stood in its range where that was read",
     "otherwise-counted": "a client was told of another number of keys than stood in its range where that was read,"
