@@ -24,7 +24,6 @@ from kvstore.api.model import (
     FIRST_KEY,
     KEY_BYTES_MAX,
     NO_LEASE,
-    OWN,
     RANGES,
     SCAN_LIMIT_DEFAULT,
     SCAN_LIMIT_MAX,
@@ -50,6 +49,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")
 _STRONG_ETAG = re.compile(r'"([^"]*)"')
 _BOUNDS = ("prefix", "start", "end")
+_NOT_A_CLIENTS = "what is one zero byte, or begins with two, is the store's own"
 _LATER_PAGE, _SAME_VERSION = b"\x01", b"\x02"
 """With what a page token begins: the next page is of a later version; or of this one, which follows in 16 bytes."""
 
@@ -69,10 +69,10 @@ def key_of(path: str, query: str, prefix: str) -> bytes:
     if query:
         raise invalid("query", "a write of a single key takes none; a '?' in a key is written %3F")
     key = percent_decoded(path[len(prefix) :], "key")
-    if key.startswith(OWN):
-        raise invalid("key", "what begins with two zero bytes is the store's own")
     if not 1 <= len(key) <= KEY_BYTES_MAX:
         raise invalid("key", f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(key)}")
+    if key < FIRST_KEY:
+        raise invalid("key", _NOT_A_CLIENTS)
     return key
 
 
@@ -358,5 +358,5 @@ def _check_own(part: Any) -> None:
             each(name, _check_own, getattr(part, name))
     elif isinstance(part, RANGES):
         part.start = max(part.start, FIRST_KEY)
-    elif getattr(part, "key", b"").startswith(OWN):
-        raise InvalidTransaction("key", "what begins with two zero bytes is the store's own")
+    elif b"" < getattr(part, "key", b"") < FIRST_KEY:
+        raise InvalidTransaction("key", _NOT_A_CLIENTS)

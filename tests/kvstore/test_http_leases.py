@@ -189,6 +189,13 @@ async def test_the_keys_of_the_store_itself_can_neither_be_named_nor_found() -> 
             found = await client.problem("POST", "/v1/txn", body, Content_Type="application/json")
             assert (found["status"], found["field"]) == (400, "success[0].key")
         assert (await client.problem("DELETE", "/v1/kv/%00%00lease%2Fx"))["status"] == 400
+        body = json.dumps({"success": [{"op": "put", "key": "\0", "value": "1"}]}).encode()  # no range would find it
+        found = await client.problem("POST", "/v1/txn", body, Content_Type="application/json")
+        assert (found["status"], found["field"]) == (400, "success[0].key")
+        assert (await client.problem("PUT", "/v1/kv/%00", b"1"))["status"] == 400
+        assert (await client("PUT", "/v1/kv/%00%01", b"1"))[0] == 200
+        assert len(json.loads((await client("GET", "/v1/kv"))[2])["entries"]) == 1
+        assert (await client("DELETE", "/v1/kv/%00%01"))[0] == 200
         assert json.loads((await client("GET", "/v1/kv"))[2])["entries"] == []
         assert (await client("DELETE", "/v1/kv?prefix="))[0] == 200
         ranges = [{"op": "range", "prefix": ""}, {"op": "delete_range", "prefix": "\0"}]
