@@ -106,7 +106,9 @@ class LmdbBackend:
                 sync_directory(self.name)  # LMDB syncs what is in its file, not that there is one
                 self._reader = self._env.begin()
                 raw = self._reader.get(FORMAT, db=self._tables[META])
-            except (lmdb.Error, OSError) as error:
+            except OSError as error:
+                raise StorageError(f"{path}: cannot be used as a data directory: {error.strerror}") from None
+            except lmdb.Error as error:
                 raise StorageError(f"{path}: LMDB cannot open it: {error}; {self._remedy}") from None
             opened.pop_all()
         self._unchecked = raw is not None and len(raw) == _FORMAT_BYTES

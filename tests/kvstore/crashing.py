@@ -171,11 +171,11 @@ class Crashing:
     def _operation(self, kind: str, path: Path) -> Iterator[str]:
         """One operation, and nothing beside it. Yields how it goes otherwise than well: SHORT, HALF, TORN, or empty."""
         with self._lock:
-            if self.dead:
-                raise Died
             if not path.is_relative_to(self.root):
                 yield ""
                 return
+            if self.dead:
+                raise Died
             number = len(self.log)
             self.log.append((kind, str(path.relative_to(self.root))))
             fate = self._fault.fate if number == self._fault.at and sensible(kind, self._fault.fate) else ""
@@ -301,7 +301,7 @@ class Crashing:
 
     def opened(self, backend: Any) -> None:
         """What stands for `LmdbBackend._open_databases`: LMDB makes them in transactions."""
-        if self.dead:
+        if self.dead and Path(backend.name).is_relative_to(self.root):
             raise lmdb.Error("it is dead")
         _open_databases(backend)
         self._commit_synced(Path(backend.name) / "data.mdb")
