@@ -65,11 +65,11 @@ class _Votes:
 
 
 class _Echoes:
-    """Who has answered the pulses of a leader since it last was obeyed. pulsed: it has sent one since."""
+    """Who has answered the pulses of a leader since it last was obeyed. pulses: how many it has sent since."""
 
-    def __init__(self, ballot: Ballot = _NO_PAST, pulsed: bool = False) -> None:
+    def __init__(self, ballot: Ballot = _NO_PAST, pulses: int = 0) -> None:
         self.ballot = ballot
-        self.pulsed = pulsed
+        self.pulses = pulses
         self.senders: set[ProcessId] = set()
 
 
@@ -140,7 +140,7 @@ class Elections(Checker):
             if type(message).__name__ == "Begun" and message.ballot == begun and message.upto < least:
                 self._wrong(node, ballot, f"says that it began with instances up to {message.upto}, not {least}")
             elif type(message).__name__ == "Pulse":
-                self._echoes[node.pid].pulsed = True
+                self._judge_pulse(node, election, message)
 
     def _judge_question(self, node: Node, election: Any, args: tuple[Any, ...]) -> None:
         """Who campaigns because others agree has been told so lately, by enough of them, in answer to its question."""
@@ -182,12 +182,21 @@ class Elections(Checker):
         """A leader takes itself for obeyed only when a majority has answered since it last did so."""
         echoes = self._echoes[node.pid]
         if echoes.ballot != election.promised:
-            self._echoes[node.pid] = echoes = _Echoes(election.promised, echoes.pulsed)
+            self._echoes[node.pid] = echoes = _Echoes(election.promised, echoes.pulses)
         echoes.senders.add(sender)
-        if echoes.pulsed and not election.detector._unanswered:
+        if echoes.pulses and not election.detector._unanswered:
             if not election.views.can_elect(echoes.senders | {node.pid}):
                 self._wrong(node, election.promised, f"is obeyed when {sorted(echoes.senders)} have answered")
             self._echoes[node.pid] = _Echoes(election.promised)
+
+    def _judge_pulse(self, node: Node, election: Any, pulse: Any) -> None:
+        """A leader that no majority answers for long says so."""
+        echoes = self._echoes[node.pid]
+        if echoes.ballot != pulse.ballot:
+            self._echoes[node.pid] = echoes = _Echoes(pulse.ballot)
+        echoes.pulses += 1
+        if pulse.obeyed and echoes.pulses > election.detector._unanswered_max + 1:
+            self._wrong(node, pulse.ballot, f"says that it is obeyed, and {echoes.pulses - 1} pulses have no answer")
 
     def _judge(self, node: Node, ballot: Ballot, votes: _Votes) -> None:
         topology, pid, voters = node.world.topology, node.pid, votes.whole

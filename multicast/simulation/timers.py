@@ -83,9 +83,12 @@ class Patience(Checker):
             return
         waits_for, since = (election.state, election.promised, election.highest), election.detector._timer._last
         before, self._seen[node.pid] = self._seen.get(node.pid), (waits_for, since)
+        sender, message = args[:2] if handler == "on_message" else (node.pid, None)
+        unobeyed = type(message).__name__ == "Pulse" and not message.obeyed and message.ballot == election.promised
+        if unobeyed and election.promises and election.detector._unobeyed != election.promised:
+            self.report("patience", f"process {node.pid} has heard that its leader is not obeyed, and goes on with it")
         if before is None or since <= before[1] or waits_for != before[0]:
             return
-        sender, message = args[:2] if handler == "on_message" else (node.pid, None)
         ballot = getattr(message, "ballot", None)
         if sender == node.pid or ballot is None or ballot.leader != sender or ballot < election.promised:
             what = handler if message is None else f"{type(message).__name__} of process {sender}"

@@ -21,4 +21,15 @@ class DoubtReassures(PrimCast):
     """Who is asked whether it misses the leader has new patience with it."""
 
 
+@rewrite("pulse", "self._unanswered <= self._unanswered_max and not self.disk_hangs", "not self.disk_hangs",
+         part=FailureDetector)  # fmt: skip
+class ObeyedByNobody(PrimCast):
+    """A leader whom all hear, and who hears nobody, says for ever that it is obeyed."""
+
+
+@rewrite("_on_pulse", "None if pulse.obeyed else pulse.ballot", "None", part=FailureDetector)
+class FollowsWhomNobodyObeys(FastCast):
+    """Who hears its leader follows it, though that says that nobody answers."""
+
+
 PLANTED = planted_in(__name__)
