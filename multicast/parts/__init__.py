@@ -5,6 +5,7 @@ own. Parts do not know protocols. Behind each line: whose file leads to it, by i
 
 Any protocol for real use
     delivered       what was delivered, for as long as anybody may ask; watermarks, garbage   (all but sequencer)
+    behind          fetching deliveries that others tell of      (groups, primcast, quasi_genuine, white_box)
     deadlines       named timers                                                 (all but sequencer)
     options         options that all replicated groups have                      (replicated)
     inspection      the words of `MulticastProtocol.inspect`                     (all but sequencer)
@@ -43,7 +44,6 @@ Consensus, and a group that acts as one process by it
     paxos           Multi-Paxos: a log of values for one group                   (consensus)
     instances       the instances of its log: accepted, decided, forgotten       (consensus)
     transfer        taking over a peer's state when the log has gone on          (consensus)
-    behind          fetching deliveries that others tell of                      (groups, quasi_genuine)
     reminders       what a member without memory must have again                 (groups, quasi_genuine)
     learner         learning another group's decisions from its acceptors        (quasi_genuine)
     replicated      Skeen's protocol between such groups                         (groups)

@@ -21,7 +21,7 @@ it is fetched from one of them.
 
 from __future__ import annotations
 
-from multicast.parts.accepts import COMMITTED, Entry, EntryState, decode_entry
+from multicast.parts.accepts import ACCEPTED, COMMITTED, START, Entry, EntryState, decode_entry
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.window import Window
 from multicast.types import GroupId, MessageId, Timestamp
@@ -128,6 +128,12 @@ class Entries(dict[MessageId, Entry]):
         if len(state.message.destinations) == 1:
             return state.local <= log.timestamp  # its final timestamp
         return state.local <= log.timestamp and log.may_have_forgotten(state.message.id, state.local)
+
+    def abandoned(self, before: int, follows: bool) -> list[MessageId]:
+        """What nothing was heard of since, and was never accepted here, or, at a follower, was a late copy."""
+        old = [entry for entry in self.values() if entry.seen_at < before and not entry.position]
+        late = [e.id for e in old if follows and e.phase == ACCEPTED and self.is_past(e.state())]
+        return [e.id for e in old if e.phase == START] + late
 
     def is_dropped_copy(self, entry: Entry) -> bool:
         """An earlier leader dropped this message, as White-Box's deviation 7 says, and the group delivered beyond it;

@@ -138,13 +138,10 @@ class GroupMember:
         self._options = options
         self._rng = rng
         self._words = LeadersWord(o.early_max)
-        self._behind = Behind(o.retry_us, rng)
         self._deadlines = deadlines
-        for name, timer in {
-            "behind": self._fetch_if_behind, "positions": self._ask_positions,
-            "return": self._return_if_due,
-        }.items():  # fmt: skip
-            deadlines.add(name, timer)
+        self._behind = Behind(self_id, topology, deliveries, o.retry_us, rng, deadlines)
+        deadlines.add("positions", self._ask_positions)
+        deadlines.add("return", self._return_if_due)
         self._transfer = StateTransfer(
             self_id, self.members, o.retry_us, deadlines, State, position=lambda: deliveries.position,
             is_needed=lambda: self.paxos.stranded, give=self._give_state, adopt=self._adopt,
@@ -373,15 +370,6 @@ class GroupMember:
 
     # -- a member that is behind --------------------------------------------------------------------------------------
 
-    def _notice_ahead(self, sender: ProcessId, watermark: Timestamp, now: int) -> None:
-        if self._topology.group_of[sender] == self.group:
-            self._behind.notice(sender, watermark, self.deliveries.timestamp, now)
-            if self._behind.wake_at:
-                self._deadlines.by("behind", self._behind.wake_at)
-
-    def _fetch_if_behind(self, now: int, out: Outbox) -> int | None:
-        return self._behind.tick(self.deliveries.timestamp, now, out)
-
     def _give_state(self) -> list[State]:
         return [] if self.paxos.amnesiac else self.log.state(self._options.portion_bytes)
 
@@ -437,7 +425,7 @@ class GroupMember:
 
     def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
         self.log.drop(self.deliveries.on_watermark(sender, told, out), out)
-        self._notice_ahead(sender, told.watermark, now)
+        self._behind.notice(sender, told.watermark, now)
 
     def _say_applied(self) -> Applied | None:
         return None if self.paxos.amnesiac else Applied(self.log.instance, self.deliveries.timestamp)
@@ -447,7 +435,7 @@ class GroupMember:
         if instance >= self.paxos.instances.low:
             self.paxos.instances.truncate(instance, out)
         self.paxos.see(applied.instance, now)
-        self._notice_ahead(sender, applied.delivered, now)
+        self._behind.notice(sender, applied.delivered, now)
 
     # -- timers -------------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ import msgspec
 
 from multicast.parts import election, leadership, reads, submissions
 from multicast.parts.ballots import FOLLOWER, LEADER, REMOVED, Heartbeat, Joined, LeaderIs, State, Vote
+from multicast.parts.behind import Behind
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Watermark
@@ -223,6 +224,7 @@ class PrimCast(MulticastProtocol):
             "payloads": self._payloads.tick, "retry": self._retry, "submissions": self._submissions.tick,
             "sweep": self._sweep,
         })  # fmt: skip
+        self._behind = Behind(self_id, self.topology, self.log, self.options.retry_us, rng, self._deadlines)
         self._reads = EpochReads(self.leadership, self.t, self.log, self.options, self._deadlines, lambda: self._queue)
         self.handlers = {
             **self.leadership.handlers(Promise, NewState, Accept, Beat), **self._submissions.handlers,
@@ -691,6 +693,8 @@ class PrimCast(MulticastProtocol):
     def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
         told.ask = told.ask and self.is_member()
         self._drop(self.log.on_watermark(sender, told, out), out)
+        if self.is_member():
+            self._behind.notice(sender, told.watermark, now)
 
     def _drop(self, settled: list[MessageId], out: Outbox) -> None:
         """Deviation 8: settled messages leave T."""

@@ -235,7 +235,7 @@ class QuasiGenuine(MulticastProtocol):
             self.learners = {g: RemoteLearner(topology.quorum(g)) for g in self.senders_to[self.group]}
         self.stream = Stream(topology, self.group, self._receivers, o.optimistic)
         self._deadlines = deadlines = Deadlines({
-            "behind": self._fetch_if_behind, "early": self._forget_early, "ahead_wants": self._take_ahead_wants,
+            "early": self._forget_early, "ahead_wants": self._take_ahead_wants,
             "receipts": self._tell_and_truncate, "hint": self._hint, "nulls": self._break_silence,
             "return": self._recollect,
         })  # fmt: skip
@@ -254,7 +254,7 @@ class QuasiGenuine(MulticastProtocol):
         self._leaders = {g: leader for g, (leader, *_) in topology.groups.items()}
         self.early = EarlyDeliveries(o.wait_us, o.pending_max)
         self._ahead_wants: list[tuple[int, _Wanted]] = []
-        self._behind = Behind(o.retry_us, rng)
+        self._behind = Behind(self_id, topology, self.log, o.retry_us, rng, deadlines)
         self._reminders = Reminders(self_id, topology, o.retry_us)
         self._passed_some = False
         self.handlers = {
@@ -623,13 +623,7 @@ class QuasiGenuine(MulticastProtocol):
 
     def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
         self.log.on_watermark(sender, told, out)
-        if self.topology.group_of[sender] == self.group:
-            self._behind.notice(sender, told.watermark, self.log.timestamp, now)
-            if self._behind.wake_at:
-                self._deadlines.by("behind", self._behind.wake_at)
-
-    def _fetch_if_behind(self, now: int, out: Outbox) -> int | None:
-        return self._behind.tick(self.log.timestamp, now, out)
+        self._behind.notice(sender, told.watermark, now)
 
     # -- a process that comes too late --------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ import msgspec
 from multicast.parts import accepts, election, leadership, reads, submissions
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED, START, Entry, EntryState, Quorums, Vector
 from multicast.parts.ballots import FOLLOWER, LEADER, REJOINING, Heartbeat, Joined, LeaderIs, State, Vote
+from multicast.parts.behind import Behind
 from multicast.parts.clock import Clock
 from multicast.parts.deadlines import Deadlines, earliest
 from multicast.parts.delivered import DeliveredLog, Known, Watermark
@@ -215,6 +216,7 @@ class WhiteBox(MulticastProtocol):
         )  # fmt: skip
         timers = {"retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
         self._deadlines = Deadlines(timers)
+        self._behind = Behind(self_id, self.topology, self.log, self.options.retry_us, rng, self._deadlines)
         self._reads = reads.LeaderReads(self.leadership, self._fresh_from, self.options, self._deadlines)
         self.handlers = {
             **self.leadership.handlers(NewLeaderAck, NewState), **self._submissions.handlers, **self._reads.handlers,
@@ -727,6 +729,8 @@ class WhiteBox(MulticastProtocol):
     def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
         told.ask = told.ask and self.is_member()
         self._settled(self.log.on_watermark(sender, told, out), out)
+        if self.is_member():
+            self._behind.notice(sender, told.watermark, now)
 
     def _settled(self, ids: list[MessageId], out: Outbox) -> None:
         """Drop messages that nobody needs any more. What is held under the id of one and is not delivered is a later
@@ -756,11 +760,7 @@ class WhiteBox(MulticastProtocol):
         """Forget remote ACCEPTs of messages that the own group never took up (their leaders send them again) and late
         copies that the own leader has dropped."""
         period: int = _ABANDONED_RETRIES * self.options.retry_us
-        before = now - period
-        old = [e for e in self.entries.values() if e.seen_at < before and not e.position]
-        follows = self.election.state is FOLLOWER
-        dropped = [e.id for e in old if follows and e.phase == ACCEPTED and self.entries.is_past(e.state())]
-        self._drop([e.id for e in old if e.phase == START] + dropped, out)
+        self._drop(self.entries.abandoned(now - period, self.election.state is FOLLOWER), out)
         return now + period
 
     # -- for people ---------------------------------------------------------------------------------------------------

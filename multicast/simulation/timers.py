@@ -198,6 +198,8 @@ def _of_questions(protocol: Any) -> Iterator[Timer]:
     if protocol.election is not None and protocol._reads._rounds:
         yield own, "reads"
     if name in ("white_box", "primcast"):
+        if protocol._behind.wake_at:
+            yield own, "behind"
         yield own, "sweep"
         yield from _of_leadership(protocol.leadership)
     if member is not None:

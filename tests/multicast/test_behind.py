@@ -5,43 +5,61 @@ from __future__ import annotations
 import random
 
 from multicast.parts.behind import Behind
+from multicast.parts.deadlines import Deadlines
+from multicast.parts.delivered import DeliveredLog
 from multicast.protocol import Outbox
-from multicast.types import ProcessId, Timestamp
+from multicast.types import ProcessId, Timestamp, Topology
 
 PERIOD = 100
+GROUPS = Topology.grid(2, 4)
 
 
-def at(time: int) -> Timestamp:
-    return Timestamp(time, 0)
+class Bench:
+    """Process 0 of group 0."""
 
+    def __init__(self) -> None:
+        self.log = DeliveredLog(0, GROUPS, PERIOD, 0)
+        self.deadlines = Deadlines({})
+        self.part = Behind(0, GROUPS, self.log, PERIOD, random.Random(1), self.deadlines)
 
-def fetched(part: Behind, own: int, now: int) -> list[ProcessId]:
-    out = Outbox()
-    part.tick(at(own), now, out)
-    return out.catch_ups
+    def told(self, member: ProcessId, time: int, own: int, now: int) -> None:
+        self.log.timestamp = Timestamp(own, 0)
+        self.part.notice(member, Timestamp(time, 0), now)
+
+    def fetched(self, own: int, now: int) -> list[ProcessId]:
+        self.log.timestamp = Timestamp(own, 0)
+        out = Outbox()
+        self.deadlines.run(now, out)
+        return out.catch_ups
 
 
 def test_what_is_delivered_within_a_period_is_not_fetched() -> None:
-    part = Behind(PERIOD, random.Random(1))
-    assert part.tick(at(0), 0, Outbox()) is None
+    bench = Bench()
+    assert bench.fetched(0, 0) == []
     for now in range(10, 50 * PERIOD, 10):  # somebody is always a little ahead
-        part.notice(1, at(now), at(now - 30), now)
-        assert fetched(part, now - 30, now) == []
+        bench.told(1, now, now - 30, now)
+        assert bench.fetched(now - 30, now) == []
 
 
 def test_what_was_told_a_period_ago_and_is_not_here_is_fetched_until_it_is() -> None:
-    part = Behind(PERIOD, random.Random(1))
-    part.notice(1, at(7), at(5), 1_000)
-    assert fetched(part, 5, 1_000 + PERIOD - 1) == []
-    assert fetched(part, 5, 1_000 + PERIOD) == [1]
-    assert fetched(part, 6, 1_000 + 2 * PERIOD) == [1]
-    assert fetched(part, 7, 1_000 + 3 * PERIOD) == []
-    assert part.wake_at == 0
+    bench = Bench()
+    bench.told(1, 7, 5, 1_000)
+    assert bench.fetched(5, 1_000 + PERIOD - 1) == []
+    assert bench.fetched(5, 1_000 + PERIOD) == [1]
+    assert bench.fetched(6, 1_000 + 2 * PERIOD) == [1]
+    assert bench.fetched(7, 1_000 + 3 * PERIOD) == []
+    assert bench.part.wake_at == 0
 
 
 def test_not_only_the_first_one_to_tell_is_asked() -> None:
-    part = Behind(PERIOD, random.Random(1))
+    bench = Bench()
     for member, time in ((1, 9), (2, 9), (3, 2)):
-        part.notice(member, at(time), at(2), 0)
-    asked = {peer for turn in range(1, 21) for peer in fetched(part, 2, turn * PERIOD)}
+        bench.told(member, time, 2, 0)
+    asked = {peer for turn in range(1, 21) for peer in bench.fetched(2, turn * PERIOD)}
     assert asked == {1, 2}
+
+
+def test_what_other_groups_have_delivered_is_not_missing_here() -> None:
+    bench = Bench()
+    bench.told(4, 9, 2, 0)
+    assert bench.fetched(2, 10 * PERIOD) == [] and bench.part.wake_at == 0

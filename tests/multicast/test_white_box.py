@@ -469,3 +469,18 @@ def test_a_leader_cut_off_by_a_dead_candidates_ballot_must_hear_of_it(protocol: 
     m = world.submit(0, 0)
     world.advance(20 * SECOND)
     assert world.delivered(0) == ([m] if protocol is WaitsForItsCandidate else [])
+
+
+@pytest.mark.parametrize("protocol", ["white_box", "primcast"])
+def test_whom_the_leader_does_not_reach_has_the_deliveries_from_the_others(protocol: str) -> None:
+    """Both hear of the third process, so that nobody is replaced; and it is a quorum with the leader."""
+    world = Lockstep(Topology.grid(1, 3), protocol)
+    world.settle()
+    world.cut = {(0, 1), (1, 0)}
+    for _ in range(50):
+        world.submit(2, 0)
+        world.advance(SECOND // 10)
+    world.advance(2 * SECOND)
+    assert world.protocol(0).role() == "leader"
+    assert len(world.delivered(1)) == 50
+    assert not world.protocol(1).entries

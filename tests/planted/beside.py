@@ -80,9 +80,19 @@ class DecidedLeftOut(FtSkeen):
     """A promise leaves out what is decided here, though the candidate does not know it."""
 
 
-@rewrite("tick", "out.catch_up(self._rng.choice(list(self._told)))", "pass", part=Behind)
+@rewrite("_fetch", "out.catch_up(self._rng.choice(list(self._told)))", "pass", part=Behind)
 class BehindForGood(FtSkeen):
     """Who hears by the others' watermarks that it is behind fetches nothing."""
+
+
+@rewrite("_on_watermark", "self._behind.notice(sender, told.watermark, now)", "pass")
+class FollowsItsLeaderAlone(WhiteBox):
+    """A follower learns of deliveries from its leader, or not at all."""
+
+
+@rewrite("_on_watermark", "self._behind.notice(sender, told.watermark, now)", "pass")
+class FollowsItsPrimaryAlone(PrimCast):
+    """The same of PrimCast."""
 
 
 @rewrite(
