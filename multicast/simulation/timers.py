@@ -14,7 +14,7 @@ from multicast.parts.accepts import ACCEPTED, PROPOSED
 from multicast.parts.ballots import CANDIDATE, FIRST_NUMBER, LEADER, REJOINING
 from multicast.parts.reign import PREPARING
 from multicast.simulation.checkers import Checker
-from multicast.types import ProcessId, Topology
+from multicast.types import Ballot, ProcessId, Topology
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -36,12 +36,16 @@ class Timers(Checker):
     def __init__(self, topology: Topology):
         super().__init__()
         self._first: dict[ProcessId, tuple[int, int]] = {}
+        self._installed: dict[ProcessId, Ballot] = {}
+        """In this ballot it had what others have decided: if it led that, it is deposed and does not know it yet."""
 
     def on_life(self, node: Node) -> None:
         self._first.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
-        batch = node.engine._batch.number
+        batch, election = node.engine._batch.number, node.protocol.election
+        if handler == "on_install" and election is not None:
+            self._installed[node.pid] = election.promised
         ended, first = self._first.get(node.pid, (batch, 0))
         if ended < batch:
             del self._first[node.pid]
@@ -57,7 +61,8 @@ class Timers(Checker):
         else:
             self._first.pop(node.pid, None)
         for deadlines, name in _needed(protocol):
-            if not deadlines.is_set(name):
+            deposed = name == "hint" and election is not None and self._installed.get(node.pid) == election.promised
+            if not deadlines.is_set(name) and not deposed:
                 self.report("timers", f"process {node.pid} ({protocol.role()}) waits, and its timer {name} is not set")
         if batch % _LOOK_EVERY == 0:
             for what in _unasked(protocol):
