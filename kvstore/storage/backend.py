@@ -82,6 +82,9 @@ class View(Protocol):
     def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         """As `Backend.scan`."""
 
+    def keys(self, table: str, start: bytes, reverse: bool = False) -> Generator[bytes, None, None]:
+        """As `Backend.keys`."""
+
     def count(self, table: str) -> int:
         """How many rows it has."""
 
@@ -102,6 +105,9 @@ class Backend(Protocol):
     def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         """Rising from the first key not less than `start`; reverse: falling from the last one less than `start`, which
         if empty is greater than all. To be consumed or closed before any other call."""
+
+    def keys(self, table: str, start: bytes, reverse: bool = False) -> Generator[bytes, None, None]:
+        """The keys alone, as `scan` has them; their rows are neither read nor checked."""
 
     def last(self, table: str) -> bytes | None:
         """The greatest key, None if there is none."""
@@ -168,6 +174,10 @@ class MemoryBackend:
         keys = self._keys.get(table) or sorted(rows)
         for i in places(keys, start, reverse):
             yield keys[i], rows[keys[i]]
+
+    def keys(self, table: str, start: bytes, reverse: bool = False) -> Generator[bytes, None, None]:
+        for key, _ in self.scan(table, start, reverse):
+            yield key
 
     def last(self, table: str) -> bytes | None:
         return max(self._rows[table], default=None)

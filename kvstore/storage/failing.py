@@ -16,7 +16,7 @@ class FailingBackend:
         self._backend = backend
         self._failpoints = failpoints
         self.name = backend.name
-        self.get, self.scan, self.last = backend.get, backend.scan, backend.last
+        self.get, self.scan, self.keys, self.last = backend.get, backend.scan, backend.keys, backend.last
         self.refresh, self.upgrade, self.close = backend.refresh, backend.upgrade, backend.close
         self.view, self.stage, self.staged = backend.view, backend.stage, backend.staged
         self.unstage, self.seal, self.swap = backend.unstage, backend.seal, backend.swap

@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from kvstore.api.model import KEY_BYTES_MAX, KeyValue, between
+from kvstore.api.model import KEY_BYTES_MAX, RANGE_BYTES_MAX, KeyValue, between
 from kvstore.core.rows import decode_row, version_bytes
 from kvstore.core.state import Changed
 from kvstore.storage.backend import CHANGES, DATA, META, PAST, Backend, Tables, View
@@ -44,6 +44,8 @@ HISTORY_BYTES_MAX = 256 * 1024 * 1024
 
 LOOKED_MAX = 256
 """Keys of each source that one `Past.look` looks at, and rows of each commit, but for the rest of a block."""
+LOOKED_BYTES = RANGE_BYTES_MAX
+"""About so many bytes of rows one look reads, and of blocks of each commit: a look holds up the replica."""
 BLOCK_BYTES = 3_600
 """A block is complete when its keys and rows have so many: then it fits a page of LMDB."""
 _NOTED_MAX = 1000
@@ -189,10 +191,14 @@ class Past:
         found: list[KeyValue] = []
         kept, last_kept = self._kept(first, end, reverse)
         keys, last = self._keys(first, end, reverse, kept, last_kept)
+        size, before = 0, first
         for key in keys:
-            row = self._row(key, kept)
+            if size >= LOOKED_BYTES:
+                return found, (first, before) if reverse else (before + b"\0", end)
+            row, before = self._row(key, kept), key
             if row:
                 found.append(decode_row(key, row))
+                size += len(row)
         if last is None:
             return found, None
         return found, (first, last) if reverse else (last + b"\0", end)
@@ -241,9 +247,9 @@ class Past:
         def some(keys: Iterator[bytes]) -> list[bytes]:
             return list(islice(takewhile(lambda key: between(key, first, end), keys), self._looked_max))
 
-        rows = self._backend.scan(DATA, start, reverse)
-        sources = [some(key for key, _ in rows)]
-        rows.close()
+        stored = self._backend.keys(DATA, start, reverse)
+        sources = [some(stored)]
+        stored.close()
         sources += [some(layer.keys.begin(start, reverse)) for layer in self._layers]
         lasts = [keys[-1] for keys in sources if len(keys) == self._looked_max]
         if last_kept is not None:
@@ -288,16 +294,17 @@ class Past:
             name, value = _block(self._backend, place)
             if name.startswith(commit):
                 rows = _decode(value)
-        edge = None
+        edge, size = None, 0
         blocks = self._backend.scan(PAST, place, reverse)
         for name, value in blocks:
             if not name.startswith(commit) or (reverse and name[_VERSION_BYTES:] < first):
                 break
             block = _decode(value)
             rows += block
+            size += len(value)
             if not reverse and end and name[_VERSION_BYTES:] >= end:
                 break
-            if len(rows) >= 3 * self._looked_max:
+            if len(rows) >= 3 * self._looked_max or size >= LOOKED_BYTES:
                 edge = block[0] if reverse else block[-3]
                 break
         blocks.close()

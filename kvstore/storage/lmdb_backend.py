@@ -191,15 +191,24 @@ class LmdbBackend:
         """As this transaction sees it."""
         try:
             with transaction.cursor(self._tables[table]) as cursor:
-                if not reverse:
-                    found = cursor.set_range(start)
-                elif start and cursor.set_range(start):
-                    found = cursor.prev()
-                else:
-                    found = cursor.last()
-                if found:
+                if _place(cursor, start, reverse):
                     for key, stored in cursor.iterprev() if reverse else cursor:
                         yield key, self.checked(table, key, stored)
+        except lmdb.Error as error:
+            raise self._damaged(error) from None
+
+    def keys(self, table: str, start: bytes, reverse: bool = False) -> Generator[bytes, None, None]:
+        with self._map_lock:
+            yield from self.keys_by(self._reader, table, start, reverse)
+
+    def keys_by(
+        self, transaction: Any, table: str, start: bytes, reverse: bool = False
+    ) -> Generator[bytes, None, None]:
+        """As this transaction sees it."""
+        try:
+            with transaction.cursor(self._tables[table]) as cursor:
+                if _place(cursor, start, reverse):
+                    yield from cursor.iterprev(values=False) if reverse else cursor.iternext(values=False)
         except lmdb.Error as error:
             raise self._damaged(error) from None
 
@@ -407,6 +416,10 @@ class _View:
         with self._backend.reading(self) as transaction:
             yield from self._backend.scan_by(transaction, table, start, reverse)
 
+    def keys(self, table: str, start: bytes, reverse: bool = False) -> Generator[bytes, None, None]:
+        with self._backend.reading(self) as transaction:
+            yield from self._backend.keys_by(transaction, table, start, reverse)
+
     def count(self, table: str) -> int:
         with self._backend.reading(self) as transaction:
             return self._backend.count_by(transaction, table)
@@ -446,6 +459,15 @@ class _Commit:
         found = next(rows, None)
         rows.close()
         return found
+
+
+def _place(cursor: Any, start: bytes, reverse: bool) -> bool:
+    """Put the cursor where a scan begins. Returns whether there is anything."""
+    if not reverse:
+        return bool(cursor.set_range(start))
+    if start and cursor.set_range(start):
+        return bool(cursor.prev())
+    return bool(cursor.last())
 
 
 def _sum(key: bytes, value: bytes) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.api.model import KEY_BYTES_MAX, KeyValue, between
+from kvstore.api.model import KEY_BYTES_MAX, RANGE_BYTES_MAX, KeyValue, between
 from kvstore.core.bundles import last_version, version_of
 from kvstore.storage import history
 from kvstore.storage.backend import CHANGES, DATA, FORMAT, META, PAST, Changes, MemoryBackend
@@ -291,3 +291,30 @@ def test_who_asks_late_what_has_changed_goes_once_through_what_was_overwritten_s
             told += [change for _, changes in found for change in changes]
     assert sorted(told) == sorted(written) and [value for _, value in told] == [value for _, value in written]
     assert backend.scanned <= 2 * calls * 5 * commits
+
+
+def test_a_look_reads_no_more_of_large_rows_than_one_range_answers(tmp_path):
+    """Else one of 256 rows of 1 MB reads 512 MB, while the replica does nothing else."""
+    backend = LmdbBackend(tmp_path / "data", durability="os")
+    store, read = Store.open(backend), []
+    keys = [b"%03d" % number for number in range(64)]
+    committed(store, 1, dict.fromkeys(keys, bytes(500_000)))
+    committed(store, 2, dict.fromkeys(keys[::2], bytes(500_000)))
+    checked = LmdbBackend.checked
+
+    def counted(self, table: str, key: bytes, stored: bytes) -> bytes:
+        read.append(len(stored))
+        return checked(self, table, key, stored)
+
+    with patch.object(LmdbBackend, "checked", counted):
+        for version in (last_version(Timestamp(time, 1)) for time in (1, 2)):
+            for reverse in (False, True):
+                found, first, end, rest = [], b"", b"", (b"", b"")
+                while rest is not None:
+                    first, end = rest
+                    read.clear()
+                    some, rest = store.at(version).look(first, end, reverse)
+                    found += [row.key for row in some]
+                    assert sum(read) < 4 * RANGE_BYTES_MAX
+                assert found == sorted(keys, reverse=reverse)
+    store.close()
