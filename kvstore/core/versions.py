@@ -21,6 +21,7 @@ asks has then.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 
 from kvstore.api.model import (
@@ -59,6 +60,8 @@ PACE_US = 20_000
 ASKED_AT_ONCE = 16
 """How many operations of one read are asked for at once, in each shard: what they find is in memory, also at the
 replica that is asked."""
+LOOKS_MAX = 4
+"""So many Ranges of which a first look was not all are looked on for in one batch: each look may take 10 ms."""
 WAIT_US_MAX = 10_000_000
 """How long a replica waits for what it is asked to read, and the one that has asked for an answer."""
 
@@ -138,6 +141,11 @@ class Versions:
         self._unread = unread
         self._asked: dict[int, _Asked] = {}
         self._waiting: list[_Waiting] = []
+        """For a version that is not complete here."""
+        self._looking: deque[_Waiting] = deque()
+        """Ranges that are not looked at to their end."""
+        self._advanced_to = ZERO
+        self._look_at = 0
         self._number: int | None = None
         self._emptied_at = 0
         self._emptied_after = ZERO
@@ -180,6 +188,7 @@ class Versions:
             for shard in asked.shards[index]:
                 asked.missing[index, shard] = 0
         asked.later = list(reversed(asked.missing))
+        self._look_at = min(self._look_at, asked.due)
         self._ask_more(asked, now, out)
 
     def _ask_more(self, asked: _Asked, now: int, out: ApplicationOutbox) -> None:
@@ -258,21 +267,30 @@ class Versions:
         self._wait(_Waiting(sender, message, now), now, out)
 
     def _wait(self, waiting: _Waiting, now: int, out: ApplicationOutbox) -> None:
-        if not self._serve(waiting, now, out):
+        if self._store.complete_to < waiting.version:
+            self._look_at = min(self._look_at, waiting.since + WAIT_US_MAX)
             self._waiting.append(waiting)
+        elif not self._serve(waiting, now, out):
+            self._looking.append(waiting)
 
     def advance(self, now: int, out: ApplicationOutbox) -> None:
-        """Something has completed, or there is time to look further."""
+        """Something may have completed: only then is there a look at all that wait."""
+        if self._store.complete_to == self._advanced_to:
+            return
+        self._advanced_to = self._store.complete_to
         waiting, self._waiting = self._waiting, []
         for one in waiting:
+            self._wait(one, now, out)
+
+    def _look_on(self, now: int, out: ApplicationOutbox) -> None:
+        for _ in range(min(len(self._looking), LOOKS_MAX)):
+            one = self._looking.popleft()
             if now - one.since < WAIT_US_MAX and not self._serve(one, now, out):
-                self._waiting.append(one)
+                self._looking.append(one)
 
     def _serve(self, waiting: _Waiting, now: int, out: ApplicationOutbox) -> bool:
         """Look on for one question; returns whether it is answered."""
         store = self._store
-        if store.complete_to < waiting.version:
-            return False
         oldest, result, operation = store.floor, None, waiting.operation
         if isinstance(operation, Get):
             elsewhere = not self._moves.owns(operation.key)
@@ -356,8 +374,21 @@ class Versions:
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Ask others, look on, give up. Returns when to do so again."""
-        if not self._asked and not self._waiting and self._also_wanted() == ZERO:
+        if not self._asked and not self._waiting and not self._looking and self._also_wanted() == ZERO:
             return None
+        self._look_on(now, out)
+        if now >= self._look_at:  # no look at each of them in every batch
+            self._ask_again(now, out)
+        wakes = [self._look_at] if self._asked or self._waiting else []
+        if self._looking:
+            wakes.append(now)
+        moves_on_at = self._moves_on_at()
+        if moves_on_at is not None:
+            wakes.append(max(moves_on_at, now))
+        return min(wakes, default=None)
+
+    def _ask_again(self, now: int, out: ApplicationOutbox) -> None:
+        """Look at all that wait, and see when to do so again."""
         for asked in [asked for number, asked in self._asked.items() if number == asked.number]:
             if now - asked.since >= WAIT_US_MAX:
                 self._finish(asked, Refused("timeout", "no answer in time", True, "not_applied"), out)
@@ -369,15 +400,10 @@ class Versions:
                 later = set(asked.later)
                 for one in [one for one in asked.missing if one not in later]:
                     self._ask(*one, asked, now, out)
-        self.advance(now, out)
+        self._waiting = [waiting for waiting in self._waiting if now - waiting.since < WAIT_US_MAX]
         wakes = [asked.due for asked in self._asked.values()]
         wakes += [waiting.since + WAIT_US_MAX for waiting in self._waiting]
-        if any([waiting.version <= self._store.complete_to for waiting in self._waiting]):
-            wakes.append(now)
-        moves_on_at = self._moves_on_at()
-        if moves_on_at is not None:
-            wakes.append(max(moves_on_at, now))
-        return min(wakes, default=None)
+        self._look_at = min(wakes, default=now)
 
 
 def compacted(version: Timestamp, oldest: Timestamp) -> Refused:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 import kvstore.core.versions
@@ -9,7 +11,8 @@ from kvstore.api.model import Delete, Get, KeyValue, Move, OperationResult, Put,
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, last_version
 from kvstore.core.messages import Answered, Execute, ReadAt, ReadAtTold, Refused, ShardState
-from kvstore.core.versions import ASKED_AT_ONCE, IN_VAIN, PACE_US, RETRY_US, WAIT_US_MAX
+from kvstore.core.versions import ASKED_AT_ONCE, IN_VAIN, LOOKS_MAX, PACE_US, RETRY_US, WAIT_US_MAX, Versions
+from kvstore.storage.history import Past
 from kvstore.storage.store import Store
 from multicast.protocol import PeerError
 from multicast.types import ZERO, Timestamp
@@ -293,3 +296,42 @@ def test_who_knows_the_version_and_not_the_slot_has_compacted_nothing() -> None:
     assert to == (6,) and again.version == at
     bench.hear(6, ReadAtTold(2, again.number, OperationResult(), ZERO))
     assert found(bench) == [None]
+
+
+def test_what_waits_for_a_version_is_looked_at_when_something_has_completed_and_not_at_each_message() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    later = Timestamp(bench.now + 50_000, 0)
+    for _ in range(100):
+        read(bench, later, Get(A))
+    looks = []
+    wait = Versions._wait
+    with patch.object(Versions, "_wait", lambda self, *arguments: looks.append(wait(self, *arguments))):
+        for number in range(50):
+            bench.hear(4, ReadAt(number, version(bench), Get(A), (0,)))
+            bench.tick()
+        assert len(looks) == 50
+        [empty] = bench.multicast()
+        bench.order(empty, at=later.time + 1)
+    assert len(looks) == 150 and len(found(bench)) == 100
+
+
+def test_of_many_ranges_a_few_are_looked_on_for_in_one_batch() -> None:
+    bench, many, looks = Bench(), 50, []
+    bench.store.looked_max = 2
+    for number in range(9):
+        bench.deliver(write(key(0, number)))
+    look = Past.look
+    with patch.object(Past, "look", lambda self, *arguments: looks.append(1) or look(self, *arguments)):
+        for number in range(many):
+            bench.hear(4, ReadAt(number, version(bench), Range(b"", 9), (0,)))
+        assert len(looks) == many  # each its first one
+        told = bench.sent(ReadAtTold)
+        while len(told) < many:
+            looks.clear()
+            wake = bench.tick()
+            assert 0 < len(looks) <= LOOKS_MAX
+            told += bench.sent(ReadAtTold)
+            assert wake == bench.now or len(told) == many
+    assert {len(one.result.entries) for _, one in told if one.result is not None} == {9}
+    assert bench.tick() is None or bench.tick() != bench.now
