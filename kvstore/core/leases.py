@@ -31,6 +31,9 @@ from multicast.types import AppMessage, Timestamp, new_message_id
 
 RETRY_US = 1_000_000
 """How long after a revocation was asked for it is asked for again, if the lease is still there with this version."""
+REVOKED_AT_ONCE, PACE_US = 64, 5_000
+"""So many are asked for in one batch, and the next ones after that: of ten thousand clients that have gone together
+with their leases all at once would hold up the shard."""
 _FOUND = 1000
 _STALE_MAX = 1000
 """About so many instants of earlier versions, and of leases that have gone, are kept besides: whoever renews a lease of
@@ -61,6 +64,7 @@ class Leases:
         self._rng = rng
         self._versions: dict[bytes, Timestamp] | None = None
         self._due: list[_Due] = []
+        self._next_at = 0
         self._moved = False
 
     def __len__(self) -> int:
@@ -112,12 +116,17 @@ class Leases:
         if self._versions is None or self._moved:
             self._find(now)
         due = self._due
-        while due and due[0].at <= now:
-            _, lease, version = heappop(due)
-            if self._versions is not None and self._versions.get(lease) == version:
-                self._revoke(lease, version, now, out)
-                heappush(due, _Due(now + RETRY_US, lease, version))
-        return due[0].at if due else None
+        if now >= self._next_at:
+            left = REVOKED_AT_ONCE
+            while due and due[0].at <= now and left:
+                _, lease, version = heappop(due)
+                if self._versions is not None and self._versions.get(lease) == version:
+                    self._revoke(lease, version, now, out)
+                    heappush(due, _Due(now + RETRY_US, lease, version))
+                    left -= 1
+            if not left:
+                self._next_at = now + PACE_US
+        return max(due[0].at, self._next_at) if due else None
 
     def _revoke(self, lease: bytes, version: Timestamp, now: int, out: ApplicationOutbox) -> None:
         row = self._store.get(lease_key(lease))

@@ -314,3 +314,22 @@ def test_a_revocation_is_as_young_as_its_shard_though_its_clock_was_set_back() -
     (message,) = bench.multicast()
     (bundled,) = decode_bundle(message)
     assert min(created_us(message.id), created_us(bundled.id)) >= ahead // 1000 * 1000
+
+
+def test_thousands_that_expire_together_are_not_revoked_in_one_batch() -> None:
+    """Ten thousand held up the leader for as long as it takes to ask for and to order as many, once a second."""
+    bench, many = Bench(), 1000
+    for number in range(many):
+        bench.store.write(lease_key(b"%016d" % number), Lease(TTL_US // 1000).encode(), NOW)
+    bench.tick()
+    bench.tick(TTL_US)
+    revoked = asked(bench)
+    assert len(revoked) == measuring.REVOKED_AT_ONCE
+    while len(revoked) < many:
+        wake = bench.replica.on_tick(bench.now, bench.out)
+        assert wake is not None and wake > bench.now
+        bench.tick(wake - bench.now)
+        some = asked(bench)
+        assert 0 < len(some) <= measuring.REVOKED_AT_ONCE
+        revoked += some
+    assert len({str(transaction) for transaction in revoked}) == many
