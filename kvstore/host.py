@@ -353,6 +353,7 @@ class LiveReplica:
     def forget(self, token: int) -> None:
         if self._host is not None:
             self._host.forget(token)
+            self._replica.forget(token)
 
     def new_message_id(self) -> MessageId:
         if self._host is None:

@@ -53,7 +53,7 @@ SMOOTHING = 1 / 8
 
 class _Collect:
     """A client's read. before, found: what the shards said in the last round and say in this one. missing: the shards
-    that have not said anything in this round, with how often they were asked."""
+    that have not said anything in this round, with how often they were asked. gone: nobody waits for it."""
 
     def __init__(self, token: int, request: Execute, shards: tuple[GroupId, ...], now: int):
         self.token = token
@@ -67,6 +67,7 @@ class _Collect:
         self.found: dict[GroupId, ReadNowTold] = {}
         self.missing: dict[GroupId, int] = {}
         self.differences = 0
+        self.gone = False
         self.since = now
         self.due = now + RETRY_US
 
@@ -121,25 +122,36 @@ class Collects:
         self._under_way: Counter[tuple[GroupId, ...]] = Counter()
         """How many, by their shards: one that answers nobody holds up no other."""
         self._waiting: dict[tuple[GroupId, ...], deque[_Collect]] = {}
+        self._in_line: dict[int, _Collect] = {}
+        """Those of `_waiting` for which a client waits, by their tokens."""
         self._bytes: float = FIRST_BYTES
         self._number: int | None = None
 
     def __len__(self) -> int:
         """How many clients wait."""
-        return len(self._collects) + sum(map(len, self._waiting.values()))
+        return len(self._collects) + len(self._in_line)
 
     def add(self, token: int, request: Execute, now: int, out: ApplicationOutbox) -> None:
         """Answer this read, or put it among the unread."""
         shards = self._moves.map.shards_of(request.transaction)
-        self._waiting.setdefault(shards, deque()).append(_Collect(token, request, shards, now))
+        self._in_line[token] = collect = _Collect(token, request, shards, now)
+        self._waiting.setdefault(shards, deque()).append(collect)
         self._begin_more(shards, now, out)
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for this any longer: if nobody was asked yet, nobody is."""
+        if (collect := self._in_line.pop(token, None)) is not None:
+            collect.gone = True
 
     def _begin_more(self, shards: tuple[GroupId, ...], now: int, out: ApplicationOutbox) -> None:
         """Begin those of these shards for which there is room."""
         room, waiting = max(UNDER_WAY_MIN, int(UNDER_WAY_BYTES / max(self._bytes, 1.0))), self._waiting.get(shards)
         while waiting and self._under_way[shards] < room:
-            self._under_way[shards] += 1
-            self._begin(waiting.popleft(), now, out)
+            collect = waiting.popleft()
+            if not collect.gone:
+                del self._in_line[collect.token]
+                self._under_way[shards] += 1
+                self._begin(collect, now, out)
         if not waiting:
             self._waiting.pop(shards, None)
 
@@ -230,7 +242,9 @@ class Collects:
             return self._look_at
         for waiting in self._waiting.values():
             while waiting and now - waiting[0].since >= WAIT_US_MAX:
-                out.answer(waiting.popleft().token, _timeout())
+                if not (collect := waiting.popleft()).gone:
+                    del self._in_line[collect.token]
+                    out.answer(collect.token, _timeout())
         for number, collect in list(self._collects.items()):
             if now - collect.since >= WAIT_US_MAX:
                 del self._collects[number]

@@ -236,6 +236,10 @@ class Replica(Application):
         else:
             self.clients.on_request(token, request, now, out)
 
+    def forget(self, token: int) -> None:
+        """Nobody waits for the answer to this request any longer. It may have its effect all the same."""
+        self.collects.forget(token)
+
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
         self.reads.positions.on_refused(message.id, reason)
         self.clients.on_refused(message.id, reason, now, out)

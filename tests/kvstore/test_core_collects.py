@@ -350,3 +350,16 @@ def test_those_of_a_shard_that_is_silent_hold_up_no_others_and_end_in_their_time
     refused = bench.answers()
     assert len(refused) == 2 * MANY and {one.code for one in refused if isinstance(one, Refused)} == {"timeout"}
     assert len(bench.replica.collects) == 0 and len(many(bench)) == asked_first
+
+
+def test_what_waits_in_line_for_a_client_that_has_gone_is_not_asked_for() -> None:
+    bench = Bench()
+    under_way = many(bench)
+    for token in range(bench.tokens - MANY + 1, bench.tokens + 1):
+        bench.replica.forget(token)
+    assert len(bench.replica.collects) == len(under_way) < MANY
+    for question in under_way:
+        tell(bench, found(1, question.number, 9, (0, row(B, 7))))
+    assert bench.sent(ReadNow) == [] and len(bench.replica.collects) == 0
+    bench.tick(WAIT_US_MAX)
+    assert len(bench.answers()) == len(under_way)
