@@ -63,6 +63,9 @@ _LOOKED_MAX = 10_000
 
 _version = itemgetter(0)
 
+_Known = dict[tuple[Timestamp, bytes, bytes], tuple[list[Changed], Timestamp | None]]
+"""What was found for a question, for others that have the same: hundreds may watch one range."""
+
 
 class _Client:
     """A question that waits. at: up to there nothing in its bounds was found. starts: it has named no version, and is
@@ -183,7 +186,7 @@ class Watches:
         feed = self._feed
         assert feed is not None
         if client.starts or client.after >= feed.begin:
-            if client.starts or client.after >= feed.upto or not self._answer(client, feed, out):
+            if client.starts or client.after >= feed.upto or not self._answer(client, feed, {}, out):
                 self._clients[client] = None
                 (self._dues.append if live else self._dues.appendleft)(client)
             if client.starts or client.after > feed.upto:
@@ -194,12 +197,15 @@ class Watches:
             asked = self._new_round(client.after, feed.begin, client, now)
             self._ask_all(asked, {}, now, out)
 
-    def _answer(self, client: _Client, feed: _Feed, out: ApplicationOutbox) -> bool:
+    def _answer(self, client: _Client, feed: _Feed, known: _Known, out: ApplicationOutbox) -> bool:
         """Answer with what was released after `client.at` in its bounds. Returns whether there was anything."""
         if client.at < feed.begin:
             self._lag(client, out)
             return True
-        found, upto = within(feed.released, client.at, client.first, client.end)
+        question = client.at, client.first, client.end
+        if question not in known:
+            known[question] = within(feed.released, *question)
+        found, upto = known[question]
         if found or upto is not None:
             self._finish(client, Followed(found, upto or feed.upto), out)
             return True
@@ -250,13 +256,14 @@ class Watches:
             client.after = client.at = asked.complete
             client.versioned = True
         keys = sorted([key for _, changes in new for key, _ in changes])
+        known: _Known = {}
         for client in list(self._clients):
             if client.versioned and client.after <= feed.upto:
                 at = bisect_left(keys, client.first)
                 if client.starts:
                     self._finish(client, Followed([], client.after), out)
                 elif at < len(keys) and between(keys[at], client.first, client.end):
-                    self._answer(client, feed, out)
+                    self._answer(client, feed, known, out)
                 else:
                     client.at = feed.upto
 
@@ -438,13 +445,16 @@ def within(
     released: Sequence[Changed], after: Timestamp, first: bytes, end: bytes
 ) -> tuple[list[Changed], Timestamp | None]:
     """What follows this version with first <= key < end (b"": no end); and up to which version that is all, None: up to
-    the last one."""
+    the last one. released: as `merged` has it. A transaction of which everything is within is told with the list that
+    it has there: who writes it for many writes it once."""
     found: list[Changed] = []
     size, begin = 0, bisect_right(released, after, key=_version)
     for index in range(begin, min(begin + _LOOKED_MAX, len(released))):  # what is before may be very much
         version, changes = released[index]
-        some = [change for change in changes if between(change[0], first, end)]
-        if some:
+        low = bisect_left(changes, first, key=_key)
+        high = bisect_left(changes, end, low, key=_key) if end else len(changes)
+        if low < high:
+            some = changes if high - low == len(changes) else changes[low:high]
             found.append((version, some))
             size += _size(some)
             if size >= ANSWER_BYTES:

@@ -13,6 +13,7 @@ from functools import partial
 
 from kvstore.api.events import encode_change, encode_end, encode_progress
 from kvstore.core.messages import Answered, Follow, Followed, Refused
+from kvstore.core.state import Changed
 from kvstore.http import errors, request
 from kvstore.http.answers import EVENTS, Response
 from kvstore.http.calls import Call, Calls
@@ -20,7 +21,7 @@ from kvstore.http.errors import Problem
 from kvstore.http.latest import Latest
 from kvstore.http.node import Node
 from kvstore.limits import Limits
-from multicast.types import ZERO
+from multicast.types import ZERO, Timestamp
 
 STALLED_SECONDS = 60.0
 
@@ -36,6 +37,7 @@ class Watching:
         self._limits = limits
         self._calls = calls
         self._check_ready = check_ready
+        self._written = _Written()
 
     def begin(self, call: Call) -> None:
         """`GET /v1/watch`."""
@@ -50,19 +52,45 @@ class Watching:
             detail = f"more than watches_max = {self._limits.watches_max} watches are open"
             raise errors.unavailable("overloaded", detail)
         self._calls.open(call, self._limits.timeout_default_ms)
-        call.stream = _Watch(self._node, self._latest, call, Follow(after, first, end, by=call.by))
+        call.stream = _Watch(self._node, self._latest, call, Follow(after, first, end, by=call.by), self._written)
         self._calls.streams[call.stream] = None
         call.stream.ask()
 
 
-class _Watch:
-    """One. asked: what it asks for, or has asked for."""
+class _Written:
+    """What was written in this turn of the loop, in which one batch tells all watches: each of five hundred would take
+    as long as the first, with a value of 1 MB 4 ms."""
 
-    def __init__(self, node: Node, latest: Latest, call: Call, asked: Follow):
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, bytes]] = {}
+        """By what it is of, which stays here, so that nothing else gets its place in memory."""
+
+    def events(self, transactions: list[Changed]) -> bytes:
+        """Of each of these transactions one."""
+        return self._once(transactions, lambda: b"".join([self._event(*changed) for changed in transactions]))
+
+    def _event(self, version: Timestamp, changes: list[tuple[bytes, bytes | None]]) -> bytes:
+        return self._once(changes, lambda: encode_change(version, changes))
+
+    def _once(self, of: object, write: Callable[[], bytes]) -> bytes:
+        if (known := self._known.get(id(of))) is not None:
+            return known[1]
+        if not self._known:
+            asyncio.get_running_loop().call_soon(self._known.clear)
+        written = write()
+        self._known[id(of)] = of, written
+        return written
+
+
+class _Watch:
+    """One. asked: what it asks for, or has asked for. written: what any of them has written."""
+
+    def __init__(self, node: Node, latest: Latest, call: Call, asked: Follow, written: _Written):
         self._node = node
         self._latest = latest
         self._call = call
         self._asked = asked
+        self._written = written
         self._pending = b""
         self._over = False
         self._stalled: asyncio.TimerHandle | None = None
@@ -105,8 +133,7 @@ class _Watch:
 
     def _events(self, answer: Followed) -> bytes:
         """A change says how far everything was told, too."""
-        changes = b"".join([encode_change(version, changes) for version, changes in answer.transactions])
-        return changes or encode_progress(answer.upto)
+        return self._written.events(answer.transactions) or encode_progress(answer.upto)
 
     def _end(self, code: str, detail: str) -> None:
         self._pending += encode_end(self._asked.after or ZERO, code, detail)

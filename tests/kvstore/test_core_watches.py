@@ -5,16 +5,18 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from kvstore.api.model import between
 from kvstore.core import watches
 from kvstore.core.bundles import last_version, version_of
 from kvstore.core.changes import HOLD_US, Changes
 from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, Followed, Refused
 from kvstore.core.peers import Peers
 from kvstore.core.state import Changed
-from kvstore.core.watches import LINGER_US, PACE_US, PROGRESS_US, RETRY_US
+from kvstore.core.watches import LINGER_US, PACE_US, PROGRESS_US, RETRY_US, within
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.application import ApplicationOutbox
@@ -353,3 +355,52 @@ def test_the_buffer_takes_as_much_memory_as_it_says(changes: int) -> None:
         tracemalloc.stop()
     assert bench.replica.watches.released == many
     assert 0.8 * taken < bench.replica.watches.buffer_bytes < 1.2 * taken
+
+
+def test_a_transaction_of_many_keys_is_not_looked_at_whole_for_each_who_watches_one_of_them() -> None:
+    """Where a range of ten thousand keys was deleted and five hundred watched one each, their replica stood still."""
+    looked: list[bytes] = []
+    keys = [b"%05d" % number for number in range(10_000)]
+    released = [(Timestamp(1, 0), [(one, None) for one in keys])]
+
+    def counted(change: tuple[bytes, bytes | None]) -> bytes:
+        looked.append(change[0])
+        return change[0]
+
+    def counted_between(one: bytes, first: bytes, end: bytes) -> bool:
+        looked.append(one)
+        return between(one, first, end)
+
+    with (
+        patch("kvstore.core.watches._key", counted),
+        patch("kvstore.core.watches.between", counted_between),
+    ):
+        for some in (keys[5000:5001], keys[:2], keys[-1:]):
+            found, upto = within(released, ZERO, some[0], some[-1] + b"\0")
+            assert (found, upto) == ([(Timestamp(1, 0), [(one, None) for one in some])], None)
+        assert within(released, ZERO, b"a", b"") == within(released, ZERO, b"", b"0") == ([], None)
+        assert within(released, ZERO, b"", b"")[0][0][1] is released[0][1]
+    assert len(looked) < 200
+
+
+def test_those_who_watch_the_same_are_looked_for_once() -> None:
+    """A release of a thousand transactions took their replica a second where a thousand watched all of it."""
+    bench, looks = Bench(), 0
+    bench.deliver(write(A))
+    at = last_version(bench.delivered[-1][0].timestamp)
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return within(*arguments)
+
+    for first in 50 * (b"", A):
+        follow(bench, at, first, live=True)
+    with patch("kvstore.core.watches.within", counted):
+        bench.deliver(write(A))
+        for _ in range(3):
+            bench.tick(PACE_US)
+            for replica, question in asked(bench).items():
+                tell(bench, replica, question, Timestamp(bench.now + 1000, 0))
+    answers = [answer for answer in bench.answers() if isinstance(answer, Followed)]
+    assert len(answers) == 100 and {len(answer.transactions) for answer in answers} == {1} and looks == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from unittest.mock import patch
 
 import pytest
 
@@ -23,6 +24,7 @@ from kvstore.api.events import (
 )
 from kvstore.core.messages import Follow, Followed, Refused, Told
 from kvstore.core.state import Changed
+from kvstore.core.watches import within
 from multicast.types import Timestamp
 from tests.kvstore.test_http_app import Client, FakeNode, done, serving
 
@@ -151,3 +153,29 @@ async def test_there_are_so_many_and_none_without_a_history() -> None:
         assert (await client.problem("GET", "/v1/watch"))["code"] == "overloaded"
     async with serving(Followers(), history_ms=0) as client:
         assert "history" in (await client.problem("GET", "/v1/watch"))["detail"]
+
+
+async def test_a_transaction_that_many_watches_are_told_is_written_once() -> None:
+    """By the loop: five hundred watches of a value of 1 MB held up their replica for two seconds."""
+    node, many, written = Followers(), 20, []
+    feed = [changed(TWO, (b"a", b"1"), (b"b", b"2"))]
+
+    def counted(version: Timestamp, changes: list[tuple[bytes, bytes | None]]) -> bytes:
+        written.append(version)
+        return encode_change(version, changes)
+
+    async with serving(node) as client:
+        streams = [asyncio.create_task(all_of(client, "/v1/watch?from=1-1")) for _ in range(many)]
+        waiting = [await node.next() for _ in range(many)]
+        with patch("kvstore.http.watching.encode_change", counted):
+            for _, told in waiting:
+                told(Followed(*within(feed, ONE, b"", b"")[:1], TWO))
+            assert written == [TWO]
+            for _ in range(many):
+                await node.answer(Followed([changed(THREE, (b"a", b"3"))], THREE))
+            assert written == [TWO] + many * [THREE]
+        for _ in range(many):
+            await node.answer(lagged())
+        told_all = [[(event.version, event.changes) for event in await stream] for stream in streams]
+    first, second = (TWO, (Change(b"a", b"1"), Change(b"b", b"2"))), (THREE, (Change(b"a", b"3"),))
+    assert told_all == many * [[first, second, (THREE, ())]]
