@@ -63,6 +63,10 @@ EARLY_MANY = 1000
 """Bundles of which parts came before they were delivered: so many are looked through for some that will not be, and
 then twice as many as were left, for who is far behind has a part of each bundle that follows."""
 
+EARLY_MAX = 100_000
+"""Of no more bundles: a replica that fetches a snapshot is told all parts meanwhile, for as long as that takes. Those of
+the first ones go, which it will hear the outcomes of from its own shard, or can ask for."""
+
 _SIGNAL_BYTES = 64
 """Of a part without votes, as nearly all are, about as much as it takes."""
 
@@ -203,6 +207,8 @@ class Signals:
                     self._take(entry, message.shard, part)
             elif part.timestamp > self._last_delivered:
                 self._early.setdefault(part.id, {})[message.shard] = part
+        if len(self._early) > EARLY_MAX:
+            self._early = dict(islice(self._early.items(), EARLY_MAX // 2, None))
 
     def _take(self, entry: Entry, shard: GroupId, part: Part) -> None:
         if part.votes and len(part.votes) != len(entry.items):

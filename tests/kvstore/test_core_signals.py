@@ -329,6 +329,19 @@ def test_who_is_far_behind_does_not_look_through_all_that_came_early_at_each_del
         assert looks(20) == 1 and len(signals._early) == 31
 
 
+def test_who_is_told_parts_of_what_is_not_delivered_to_it_for_long_keeps_a_number_of_them():
+    """A replica that fetches a snapshot is told all of them: a gigabyte in a few minutes."""
+    with patch("kvstore.core.signals.EARLY_MAX", 100):
+        bench = Bench(1)
+        signals, later = bench.replica.signals, Timestamp(2 * NOW, 0)
+        parts = [Part(bench.new_id(), later, []) for _ in range(1000)]
+        for many, part in enumerate(parts, 1):
+            signals.on_parts(Parts(1, [part]))
+            assert min(many, 50) <= len(signals._early) <= 100
+        kept = list(signals._early)
+        assert kept == [part.id for part in parts[-len(kept) :]]
+
+
 # -- what must not come -----------------------------------------------------------------------------------------------
 
 
