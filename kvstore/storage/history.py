@@ -52,7 +52,7 @@ _NOTED_MAX = 1000
 """How many changes one note of CHANGES tells of."""
 _DROPPED_MIN = 64
 """A commit drops up to twice as many blocks and notes as it adds, and so many more, if they are old."""
-_FIRST_ROWS = 32
+_FIRST_ROWS = 4
 PORTION_CHANGES, PORTION_BYTES = 1000, 256 * 1024
 """One `changed_after` looks at so many changes, and ends when it has found so much; with a whole transaction."""
 _VERSION_BYTES = 16
@@ -352,15 +352,20 @@ def changed_after(
 def _rows_at(
     backend: Backend, layers: Sequence[Written], wanted: Sequence[tuple[bytes, bytes]]
 ) -> dict[tuple[bytes, bytes], bytes]:
-    """What stood at these versions under these keys, as `Past._row` has it. PAST is gone through once for all of them:
-    what was overwritten long after costs a look at each commit in between."""
+    """What stood at these versions under these keys, as `Past._row` has it; of fewer of them, the first, if they are
+    large. PAST is gone through once for all of them: what was overwritten long after costs a look at each commit in
+    between."""
     rows: dict[tuple[bytes, bytes], bytes] = {}
     sought: dict[bytes, list[bytes]] = {}
+    size = 0
     for at, key in wanted:
+        if size >= PORTION_BYTES:
+            break
         row = Past(backend, layers, Timestamp.decode(at), 0).newest(key)
         if row is None:
             sought.setdefault(key, []).append(at)
         rows[at, key] = row or b""
+        size += len(rows[at, key])
     keys = sorted(sought)
     place = min([at for at, _ in wanted], default=b"")
     while keys and (commit := _block(backend, place + _AFTER_ALL)[0][:_VERSION_BYTES]):

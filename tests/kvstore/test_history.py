@@ -318,3 +318,30 @@ def test_a_look_reads_no_more_of_large_rows_than_one_range_answers(tmp_path):
                     assert sum(read) < 4 * RANGE_BYTES_MAX
                 assert found == sorted(keys, reverse=reverse)
     store.close()
+
+
+@pytest.mark.parametrize("overwritten", [False, True])
+def test_who_catches_up_with_large_values_reads_each_of_them_a_few_times_at_most(tmp_path, overwritten: bool):
+    """Else a question that is told one value of 1 MB reads 32 of them."""
+    backend = LmdbBackend(tmp_path / "data", durability="os")
+    store, read = Store.open(backend), []
+    for time in range(1, 65):
+        store.write(b"%03d" % time, bytes(300_000), version_of(Timestamp(time, 1), 0))
+        store.reached(time, Timestamp(time, 1))
+    committed(store, 65, {})
+    if overwritten:
+        committed(store, 66, dict.fromkeys([b"%03d" % time for time in range(1, 65)], b"small"))
+    checked = LmdbBackend.checked
+
+    def counted(self, table: str, key: bytes, stored: bytes) -> bytes:
+        read.append(len(stored))
+        return checked(self, table, key, stored)
+
+    found, upto = [], ZERO
+    with patch.object(LmdbBackend, "checked", counted):
+        while len(found) < 64:
+            some, upto = store.changes(upto, b"", b"")
+            found += [key for _, changes in some for key, _ in changes]
+    assert found[:64] == [b"%03d" % time for time in range(1, 65)]
+    assert sum(read) < 5 * 64 * 300_000
+    store.close()
