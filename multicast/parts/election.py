@@ -438,6 +438,13 @@ class Election(Generic[V]):
         """As the protocol is told."""
         self.detector.on_connected(peer, up, now)
 
+    def in_turn(self, turn: int) -> ProcessId:
+        """Whom to ask what anybody may know: every second time the leader, in between the others, each in turn."""
+        leader = self.promised.leader
+        if leader != self._self_id and turn % 2:
+            return leader
+        return self.others[turn // 2 % len(self.others)]
+
     def answering(self, now: int) -> set[ProcessId]:
         """Of a leader: itself, and who has answered one of its latest pulses and is connected."""
         return self.detector.answering(now)

@@ -49,11 +49,12 @@ import msgspec
 
 from multicast.membership import Views
 from multicast.parts import election
-from multicast.parts.ballots import CANDIDATE, LEADER, Heartbeat
+from multicast.parts.ballots import CANDIDATE, FOLLOWER, LEADER, Heartbeat
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.election import Election
 from multicast.parts.instances import Instances, Values
 from multicast.parts.options import GroupOptions
+from multicast.parts.patience import Patience
 from multicast.parts.portions import Portion
 from multicast.parts.rejoin import Highest
 from multicast.protocol import Handler, Outbox, PeerError, Saved
@@ -65,8 +66,6 @@ _BATCH_BYTES = 1024 * 1024
 _ACCEPT_BYTES = 64
 _RESENT_MIN = 8
 _RESENT_MAX = 64
-
-FOLLOWER = "follower"
 
 
 class Promise(Portion, array_like=True, tag=111, gc=False):
@@ -168,9 +167,9 @@ class Paxos:
         self._next = 1
         self._accepting: dict[Ballot, dict[int, None]] = {}
         self._seen = self._fetch_target = self._fetch_turn = 0
-        self._beaten = (0, 0)
+        self._patience = Patience()
+        self._beaten, self._resend_max = (0, 0), _RESENT_MIN
         self._resend_at = self._resent = self._lost_below = 0
-        self._resend_max = _RESENT_MIN
         self.handlers: dict[type, Handler] = {
             **self.election.handlers(Promise),
             Accept: Handler(self._on_accept), Accepted: Handler(self._on_accepted),
@@ -277,6 +276,7 @@ class Paxos:
         if instance > self.decided:
             self.instances.jump(instance, out)
             self._decided_since(instance)
+            self._patience.over()
             self._fetch_target = self.decided + 1
             self._deadlines.by("fetch", now)
             self.election.choose(now, out)
@@ -303,11 +303,10 @@ class Paxos:
                 values.append(self._queue.popleft())
             self._send_accept(self._next, values, out)
             self._next += 1
-        if self._accepting:
-            for ballot, instances in self._accepting.items():
-                if not self.amnesiac:
-                    out.send_durable(self.members + self.learners, Accepted(ballot, [*instances]))
-            self._accepting.clear()
+        for ballot, instances in self._accepting.items():
+            if not self.amnesiac:
+                out.send_durable(self.members + self.learners, Accepted(ballot, [*instances]))
+        self._accepting.clear()
         self.instances.end_batch(out)
 
     def _send_accept(self, instance: int, values: Values, out: Outbox) -> None:
@@ -364,14 +363,11 @@ class Paxos:
             self._deadlines.by("fetch", now + self.heartbeat_us)
 
     def _fetch_if_behind(self, now: int, out: Outbox) -> int | None:
-        others = self.election.others
-        if self.decided < self._fetch_target and others:
+        if self.decided < self._fetch_target and self.election.others and self._patience.asks():
             self._fetch_turn += 1
-            leader = self.promised.leader
-            turn = leader != self.self_id and self._fetch_turn % 2
-            peer = leader if turn else others[self._fetch_turn // 2 % len(others)]
-            out.send((peer,), Fetch(self.decided + 1))
+            out.send((self.election.in_turn(self._fetch_turn),), Fetch(self.decided + 1))
         if self._seen <= self.decided:
+            self._patience.over()
             return None
         self._fetch_target = self._seen
         return now + self.heartbeat_us
@@ -389,6 +385,9 @@ class Paxos:
             self.stranded_below = chosen.low
         elif before < self.decided < chosen.decided:
             out.send((sender,), Fetch(self.decided + 1))
+            self._patience.comes()
+        elif before < self.decided:  # that was all
+            self._patience.over()
         self.see(chosen.decided, now)
         self.election.choose(now, out)
 
@@ -452,6 +451,7 @@ class Paxos:
         """What was under way to or from this member may be lost: a leader sends again with its next heartbeat, and does
         not wait for one more to see that nothing was decided."""
         self.election.on_peer_reset(peer, now)
+        self._patience.over()
         self._lost_below = self._next
 
     def tick(self, now: int, out: Outbox) -> int | None:

@@ -24,6 +24,7 @@ import msgspec
 
 from multicast.parts.delivered import KNOWN_PREFIX, DeliveredLog
 from multicast.parts.history import History, Views
+from multicast.parts.patience import Patience
 from multicast.parts.portions import Assembly, Portion, split
 from multicast.parts.stamps import Entry, EntryState, HasQuorum, Stamp
 from multicast.parts.window import Window
@@ -72,6 +73,7 @@ class Sequence:
         self._expected: dict[int, Stamp] = {}
         self._dropped = self._primarys_length = 0
         self._assembly: Assembly[EntryState] = Assembly()
+        self._patience = Patience()
 
     def __len__(self) -> int:
         """How many places hold something."""
@@ -183,8 +185,11 @@ class Sequence:
 
     def extend(self, length: int) -> None:
         """All places before this one are filled, or empty for good."""
-        for place in range(self.length, length):
-            self._expected.pop(place, None)
+        if length - self.length > len(self._expected):  # who was away for long lacks millions of places
+            self._expected = {place: proposal for place, proposal in self._expected.items() if place >= length}
+        else:
+            for place in range(self.length, length):
+                self._expected.pop(place, None)
         self.length = max(self.length, length)
 
     def forget_proposals(self) -> None:
@@ -192,6 +197,7 @@ class Sequence:
         self._expected.clear()
         self._dropped = 0
         self._assembly.clear()
+        self._patience.over()
 
     # -- what was lost on the way -------------------------------------------------------------------------------------
 
@@ -202,9 +208,13 @@ class Sequence:
             self._dropped = 0
 
     def compare(self, primary: ProcessId, epoch: Ballot, length: int, out: Outbox) -> None:
-        """The primary's T has this length: that of one heartbeat ago should be here by now."""
+        """The primary's T has this length: that of one heartbeat ago should be here by now, or the answer is on its
+        way."""
         if self._primarys_length > self.length:
-            out.send((primary,), Fetch(epoch, self.length))
+            if self._patience.asks():
+                out.send((primary,), Fetch(epoch, self.length))
+        else:
+            self._patience.over()
         self._primarys_length = length
 
     def refill(self, fetch: Fetch, clock: int, portion_bytes: int) -> list[Refill]:
@@ -223,13 +233,16 @@ class Sequence:
         length."""
         entries = self._assembly.add(sender, refill.number, refill.count, refill.entries)
         if entries is None or refill.first > self.length or refill.length <= self.length:
+            self._patience.comes()
             return None
+        self._patience.over()
         self.reach = max(self.reach, refill.reach)
         return [state for state in entries if state.place >= self.length]
 
     def on_peer_reset(self, peer: ProcessId) -> None:
         """What was under way from this peer is lost."""
         self._assembly.forget(peer)
+        self._patience.over()
 
 
 class SequenceHistory(History[Entry]):

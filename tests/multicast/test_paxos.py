@@ -9,7 +9,7 @@ import pytest
 
 from multicast.application import Application
 from multicast.parts import paxos
-from multicast.parts.ballots import Agreed, Doubt, Heartbeat
+from multicast.parts.ballots import FOLLOWER, Agreed, Doubt, Heartbeat
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Accept, Accepted, Begun, Chosen, Fetch, Paxos
 from multicast.parts.rejoin import Highest, Returned
@@ -410,7 +410,7 @@ def test_who_lost_its_disk_returns_with_all_that_a_ballot_above_its_bound_began_
     assert part.amnesiac
     part.on_message(0, Chosen(1, [[b"a"]], 1, 1), 2 * SECOND, out)
     part.tick(3 * SECOND, out)
-    assert (part.amnesiac, part.promised, part.role()) == (False, Ballot(4, 0), paxos.FOLLOWER)
+    assert (part.amnesiac, part.promised, part.role()) == (False, Ballot(4, 0), FOLLOWER)
     for key, value, _ in out.changes:
         saved[key] = value or b""
         if value is None:
@@ -446,7 +446,7 @@ def test_a_restarted_leader_leads_only_in_a_new_ballot() -> None:
         part = Paxos(0, (0, 1, 2), GroupOptions(), random.Random(life))
         part.on_start(saved, 0, out)
         saved.update({k: v for k, v, _ in out.changes if v is not None})
-    assert part.role() == paxos.FOLLOWER
+    assert part.role() == FOLLOWER
     out.sends.clear()
     part.tick(SECOND, out)
     [(_, doubt, _)] = out.sends
