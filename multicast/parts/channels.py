@@ -40,7 +40,7 @@ from multicast.parts.barriers import (
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.delivered import DeliveredLog
 from multicast.protocol import Outbox
-from multicast.types import AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
+from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _CHANNEL_PREFIX, _ITEM_PREFIX = b"c", b"i"
 
@@ -97,11 +97,12 @@ class Pending:
 class WaitingMessages:
     """The messages that wait, lowest first. Adding and removing the first one cost O(log n)."""
 
-    __slots__ = ("_copies", "_heap", "items")
+    __slots__ = ("_copies", "_heap", "_last", "items")
 
     def __init__(self) -> None:
         self.items: dict[Timestamp, Pending] = {}
         self._heap: list[Timestamp] = []
+        self._last = ZERO
         self._copies: dict[MessageId, int] = {}
 
     def __len__(self) -> int:
@@ -112,6 +113,11 @@ class WaitingMessages:
         return message_id in self._copies
 
     @property
+    def last(self) -> Timestamp:
+        """The highest one, if there is any: the lowest are taken, so that it stays until it is the only one."""
+        return self._last
+
+    @property
     def head(self) -> Timestamp | None:
         return self._heap[0] if self._heap else None
 
@@ -119,6 +125,7 @@ class WaitingMessages:
         """False if it waits already."""
         if timestamp in self.items:
             return False
+        self._last = max(self._last, timestamp) if self._heap else timestamp
         self.items[timestamp] = pending
         heappush(self._heap, timestamp)
         message_id = pending.message.id
@@ -251,7 +258,7 @@ class Channels:
     def _wanted(self) -> Stamp:
         """The stamp of the last waiting message: were barriers asked for up to the first one, and others had not come,
         each of those that wait would take as long as this one."""
-        return stamp_of(max(self.waiting.items)) if self.waiting.head is not None else NEVER
+        return stamp_of(self.waiting.last) if self.waiting.head is not None else NEVER
 
     def ask_in_turn(self, group: GroupId, now: int, out: Outbox) -> None:
         """Another group's leader and its members, one after the other."""

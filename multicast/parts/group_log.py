@@ -162,6 +162,7 @@ class GroupLog:
         self._early_clock = early_clock
         self.window = window
         self._locals: dict[MessageId, list[Timestamp]] = {}
+        self._unlogged: set[Timestamp] = set()
         self.queue = PendingQueue()
         self._uncovered: list[tuple[Timestamp, Timestamp]] = []
         self._base_dirty = False
@@ -218,15 +219,18 @@ class GroupLog:
     @property
     def is_behind(self) -> bool:
         """Whether something was delivered here whose Assign comes later in the log."""
-        return any(not entry.logged for entry in self.entries.values())
+        return bool(self._unlogged)
 
     def _add(self, entry: Entry) -> Entry:
         self.entries[entry.local] = entry
+        if not entry.logged:
+            self._unlogged.add(entry.local)
         self._locals.setdefault(entry.message.id, []).append(entry.local)
         return entry
 
     def _remove(self, entry: Entry, out: Outbox) -> None:
         del self.entries[entry.local]
+        self._unlogged.discard(entry.local)
         kept = self._locals[entry.message.id]
         kept.remove(entry.local)
         if not kept:
@@ -236,6 +240,7 @@ class GroupLog:
     def _mark_logged(self, entry: Entry, out: Outbox) -> None:
         if not entry.logged:
             entry.logged = True
+            self._unlogged.discard(entry.local)
             if entry.settled:
                 self._remove(entry, out)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -23,17 +23,23 @@ class Portion(msgspec.Struct, array_like=True, kw_only=True, gc=False):
 P = TypeVar("P", bound=Portion)
 
 
-def portions(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: int) -> list[list[T]]:
-    """The items in lists of about `portion_bytes` each, by `bytes_of` their payload; at least one list."""
-    lists: list[list[T]] = [[]]
+def one_by_one(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: int) -> Iterator[list[T]]:
+    """The items in lists of about `portion_bytes` each, by `bytes_of` their payload; at least one list. Each looks only
+    at its own items, and at the next one."""
+    some: list[T] = []
     size = 0
     for item in items:
         if size > portion_bytes:
-            lists.append([])
-            size = 0
-        lists[-1].append(item)
+            yield some
+            some, size = [], 0
+        some.append(item)
         size += bytes_of(item) + 100
-    return lists
+    yield some
+
+
+def portions(items: Iterable[T], bytes_of: Callable[[T], int], portion_bytes: int) -> list[list[T]]:
+    """All of them (`one_by_one`)."""
+    return list(one_by_one(items, bytes_of, portion_bytes))
 
 
 def split(whole: P, bytes_of: Callable[[Any], int], portion_bytes: int) -> list[P]:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from multicast.parts.barriers import NEVER, Item, Repair, Stamp, timestamp_of
-from multicast.parts.portions import portions
+from multicast.parts.portions import one_by_one
 from multicast.protocol import Outbox
 from multicast.types import AppMessage, GroupId, ProcessId, Timestamp, Topology
 
@@ -205,8 +205,8 @@ class Stream:
         low = upto - len(kept) + 1
         first = max(low, received + 1)
         some = islice(kept, first - low, None)
-        items, *rest = portions(some, lambda item: len(item.message.payload), portion_bytes)
-        if rest:
+        items = next(one_by_one(some, lambda item: len(item.message.payload), portion_bytes))
+        if first + len(items) <= upto:
             return Repair(first, items, items[-1].stamp, first + len(items) - 1, low, True)
         return Repair(first, items, self.base.last, upto, low, False)
 

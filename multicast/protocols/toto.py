@@ -83,7 +83,7 @@ from multicast.parts.delivered import Watermark
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Paxos
-from multicast.parts.portions import portions
+from multicast.parts.portions import one_by_one
 from multicast.parts.transfer import StateAsk
 from multicast.parts.views import Cast, Flushed, NewView, Span, ViewRecord, bytes_of
 from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
@@ -450,7 +450,7 @@ class Toto(MulticastProtocol):
         if self.view.me is None:
             return
         copies = (cast for span in ask.spans for cast in self.view.copies(span))
-        casts = portions(copies, bytes_of, self.options.portion_bytes)[0]
+        casts = next(one_by_one(copies, bytes_of, self.options.portion_bytes))
         if casts:
             out.send_durable((sender,), Copies(self.record.number, casts))
 

@@ -79,8 +79,7 @@ class Outgoing(asyncio.BufferedProtocol):
         self._lost: asyncio.Future[None] | None = None
         self._buffer = b""
         self._read = memoryview(bytearray(READ_BYTES))
-        self._pending: deque[bytes] = deque()
-        self._pending_bytes = 0
+        self._pending: deque[tuple[int, bytes]] = deque()
         self._dirty = False
         self._paused = False
 
@@ -93,33 +92,23 @@ class Outgoing(asyncio.BufferedProtocol):
             if self.sender.losses == 1:
                 self._reset(self.peer)
         elif sequence and self.ready:
-            self._stage(sequence, frame)
-
-    def _stage(self, sequence: int, frame: bytes) -> None:
-        self._pending.append(FRAME.pack(len(frame), sequence))
-        self._pending.append(frame)
-        self._pending_bytes += FRAME.size + len(frame)
-        if not self._dirty:
-            self._dirty = True
-            self._all_dirty.append(self)
+            self._pending.append((sequence, frame))
+            if not self._dirty:
+                self._dirty = True
+                self._all_dirty.append(self)
 
     def flush(self) -> None:
-        """Write what is staged, as far as the connection takes it."""
+        """Write what is staged, as far as the connection takes it: nothing is done for what must wait."""
         self._dirty = False
-        transport, pending = self._transport, self._pending
+        transport, pending, pack = self._transport, self._pending, FRAME.pack
         while pending and transport is not None and not self._paused:
-            if self._pending_bytes <= WRITE_BYTES:
-                data = b"".join(pending)
-                pending.clear()
-            else:
-                some: list[bytes] = []
-                size = 0
-                while size < WRITE_BYTES:
-                    size += len(pending[0])
-                    some.append(pending.popleft())
-                data = b"".join(some)
-            self._pending_bytes -= len(data)
-            transport.write(data)
+            some: list[bytes] = []
+            size = 0
+            while pending and size < WRITE_BYTES:
+                sequence, frame = pending.popleft()
+                some += (pack(len(frame), sequence), frame)
+                size += len(frame)
+            transport.write(b"".join(some))
 
     def move(self, address: tuple[str, int]) -> None:
         """The peer is elsewhere from now on."""
@@ -197,7 +186,6 @@ class Outgoing(asyncio.BufferedProtocol):
         self.ready = False
         self._transport = None
         self._pending.clear()
-        self._pending_bytes = 0
 
     def abort(self, reason: str) -> None:
         """Drop the connection at once; `run` dials again."""
@@ -233,8 +221,7 @@ class Outgoing(asyncio.BufferedProtocol):
                 whole = len(data) - len(data) % ACK.size
                 acknowledged, length = ACK.unpack_from(data, whole - ACK.size)
                 self._identity.fence.vouched(self.peer, length)
-                for sequence, frame in self.sender.acknowledged(acknowledged):
-                    self._stage(sequence, frame)
+                self._pending += self.sender.acknowledged(acknowledged)
                 self.flush()
                 data = data[whole:]
             self._buffer = data
@@ -262,8 +249,7 @@ class Outgoing(asyncio.BufferedProtocol):
         self._connected(self.peer, True)
         self._troubles.over(f"cannot reach process {self.peer}")
         log.info("link up", peer=self.peer, resent=len(frames), lost_memory=reset)
-        for sequence, frame in frames:
-            self._stage(sequence, frame)
+        self._pending += frames
         if reset:
             self._reset(self.peer)
         self.flush()

@@ -408,7 +408,7 @@ class AnythingAnnounced(QuasiGenuine):
     accepts.)"""
 
 
-@rewrite("_wanted", "max(self.waiting.items)", "self.waiting.head", part="channels")
+@rewrite("_wanted", "self.waiting.last", "self.waiting.head", part="channels")
 class OneAtATime(QuasiGenuine):
     """Who is blocked asks for no more than lets the first message go, and so anew for each that follows."""
 
