@@ -26,6 +26,7 @@ Stamps and the order that follows from them
 What was multicast here, and asking again
     submissions     what this process has multicast, until its delivery is known (skeens)
     retries         what waits for an answer, and when to ask again              (skeens)
+    patience        when to ask again for what is large and comes slowly         (primcast, consensus)
     payloads        payloads of messages that this process has only heard of     (primcast)
     copies          two messages of one id in one order                          (quasi_genuine, toto)
 

@@ -43,6 +43,8 @@ from multicast.protocol import Outbox
 from multicast.types import ZERO, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology
 
 _CHANNEL_PREFIX, _ITEM_PREFIX = b"c", b"i"
+_COMES_PERIODS = 8
+"""So long the next portion of a repair may take before it is asked for again."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_item = msgspec.msgpack.Decoder(Item).decode
@@ -60,9 +62,9 @@ def _channel_key(source: GroupId) -> bytes:
 class Channel:
     """What came from one group. received: messages without a gap. barrier: in force. acked: durably received, and told.
     unsaved: (number, timestamp) of what was received since. low: the source keeps nothing below this number. asked_at:
-    when a repair was asked for; turn: of whom."""
+    when a repair was asked for; turn: of whom. comes: some portions of it have come, and not the last."""
 
-    __slots__ = ("acked", "asked_at", "barrier", "low", "received", "turn", "unsaved")
+    __slots__ = ("acked", "asked_at", "barrier", "comes", "low", "received", "turn", "unsaved")
 
     def __init__(self) -> None:
         self.received = 0
@@ -70,6 +72,7 @@ class Channel:
         self.acked = 0
         self.low = 0
         self.asked_at = 0
+        self.comes = False
         self.turn = 0
         self.unsaved: deque[tuple[int, Timestamp]] = deque()
 
@@ -195,6 +198,7 @@ class Channels:
     ) -> None:
         """Messages and barriers of another group (lines 11-14)."""
         channel = self.of[group]
+        before = channel.received
         if isinstance(message, Barrier):
             upto, stamp = message.upto, message.stamp
         else:
@@ -205,10 +209,11 @@ class Channels:
             stamp = message.barrier
             upto = message.first + len(message.items) - 1 if isinstance(message, Ordered) else message.upto
         if isinstance(message, Repair):
-            channel.asked_at = 0
             channel.low = max(channel.low, message.low)
-            if message.more and channel.received >= upto:
-                self._ask(channel, sender, now, out)
+            if channel.received > before or not message.more:  # else it has come before: the next is asked for
+                channel.asked_at, channel.comes = 0, message.more
+                if message.more:
+                    self._ask(channel, sender, now, out)
         if channel.received >= upto:
             channel.raise_barrier(stamp)
             if isinstance(message, Barrier) and channel.acked == channel.received:
@@ -250,7 +255,7 @@ class Channels:
 
     def _ask(self, channel: Channel, peer: ProcessId, now: int, out: Outbox) -> None:
         """Ask this peer for what is missing from a group, not too often."""
-        if channel.asked_at and now - channel.asked_at < self._retry_us:
+        if channel.asked_at and now - channel.asked_at < self._retry_us * (_COMES_PERIODS if channel.comes else 1):
             return
         channel.asked_at = now
         out.send((peer,), Ask(channel.received, self._wanted()))
@@ -265,7 +270,8 @@ class Channels:
         channel, members = self.of[group], self._topology.groups[group]
         peer = members[channel.turn // 2 % len(members)] if channel.turn % 2 else self._leader_of(group)
         channel.turn += 1
-        channel.asked_at = 0
+        if not channel.comes:
+            channel.asked_at = 0
         self._ask(channel, peer, now, out)
 
     def watch(self, now: int) -> None:
@@ -302,7 +308,7 @@ class Channels:
         """What was asked of the peer, or told to it, may be lost."""
         channel = self.of.get(self._topology.group_of[peer])
         if channel is not None:
-            channel.asked_at = 0
+            channel.asked_at, channel.comes = 0, False
             self._send_ack(channel, (peer,), out)
 
     # -- receipts -----------------------------------------------------------------------------------------------------

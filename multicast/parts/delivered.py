@@ -118,7 +118,7 @@ class DeliveredLog:
         self._overdue: set[MessageId] = set()
         self._settled_known: set[MessageId] = set()
         self._last_dirty = False
-        self._forgotten = 0
+        self._forgotten = self._swept = 0
 
     def restore(
         self,
@@ -364,6 +364,9 @@ class DeliveredLog:
 
     def _forget_old(self, before_us: int, out: Outbox) -> None:
         limit = self._forgotten = max(self._forgotten, before_us // self._bucket_us)
+        if limit == self._swept:
+            return  # what is delivered later is remembered longer
+        self._swept = limit
         old: Iterable[int] = sorted(bucket for bucket in self._buckets if bucket < limit)
         for bucket in old:
             for message_id in self._buckets.pop(bucket):

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from multicast.parts.barriers import Item
-from multicast.parts.channels import Pending, WaitingMessages
+from multicast.parts.barriers import Ask, Item, Repair
+from multicast.parts.channels import Channels, Pending, WaitingMessages
+from multicast.parts.deadlines import Deadlines
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.group_log import Assign, Entry, GroupLog
 from multicast.parts.options import GroupOptions
@@ -139,6 +140,19 @@ def test_the_last_waiting_message_is_known() -> None:
     assert items.times < MANY  # those that were taken out
 
 
+def test_ids_are_looked_through_when_some_may_be_forgotten() -> None:
+    """They are remembered in so many places as a window has seconds: of a day 5 ms went by every 0.1 s."""
+    second, log, out = 1_000_000, DeliveredLog(0, Topology.grid(1, 1), 100_000, 3_600_000_000), Outbox()
+    for n in range(MANY):
+        log.add(message(n).id, (0,), Timestamp(n * second + 1, 0), out)
+    log._buckets = buckets = Looked(log._buckets)
+    ticks = [8_000 * second + n * 100_000 for n in range(100)]
+    for now in ticks:
+        log._forget_old(now - 7_200_000_000, out)
+    assert min(buckets) == 809
+    assert buckets.times < 15 * MANY
+
+
 def slow(part: Paxos, decided: int, portion: int, beats: int) -> int:
     """The answers to a member that lacks so many decisions, over a link that takes so many heartbeats for a portion of
     them. Returns how many portions it was sent."""
@@ -235,3 +249,40 @@ async def test_what_is_sent_again_is_made_ready_as_the_connection_takes_it(monke
     whole = [*frames, b"one more"]
     assert transport.written == b"".join(FRAME.pack(len(f), n) + f for n, f in enumerate(whole, 1))
     out.abort("")
+
+
+def repaired(lacking: int, portion: int, periods: int) -> tuple[int, int]:
+    """A member of group 1 lacks so many messages of group 0, and is blocked by one of another group. Each link takes so
+    many periods for a portion. Returns in how many periods it had all, and how many portions it was sent."""
+    period, three = 1_000, Topology.grid(3, 1)
+    source, deadlines = Stream(three, 0, (1,), announced=False), Deadlines({})
+    source._outgoing[1] += [Item((n + 1, 0), message(n)) for n in range(lacking)]
+    source.base.numbers[1], source.base.last = lacking, (lacking, 0)
+    log = DeliveredLog(1, three, 1, 0)
+    channels = Channels(1, three, (0, 1, 2), log, period, deadlines, lambda group: group, lambda: True)
+    channels.receive(2, 1, Item((lacking, 0), message(lacking)))
+    link: deque[Repair] = deque()
+    sent = busy = 0
+    for turn in range(1, 20 * lacking):
+        now, out = turn * period, Outbox()
+        if link and turn - busy >= periods:
+            busy = turn
+            channels.take(0, 0, link.popleft(), now, out)
+        channels.watch(now)
+        deadlines.run(now, out)
+        for to, asked, _ in out.sends:
+            if type(asked) is Ask and to == (0,):
+                busy = busy if link else turn
+                link.append(source.repair(1, asked.received, portion * 200 - 100))
+                sent += 1
+        if channels.of[0].received == lacking:
+            return turn, sent
+    raise AssertionError(f"{channels.of[0].received} of {lacking} are here, {len(link)} portions are under way")
+
+
+@pytest.mark.parametrize(("periods", "most"), [(1, 12), (2, 14), (6, 20)])
+def test_a_repair_is_not_asked_for_again_while_it_comes(periods: int, most: int) -> None:
+    """Who was blocked asked in every period, and asked on for each copy of a portion that it had, too."""
+    turns, sent = repaired(100, 10, periods)
+    assert sent <= most
+    assert turns <= most * periods + 5
