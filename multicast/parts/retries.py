@@ -56,7 +56,7 @@ class Retries(Generic[K]):
         self._count = 0
         self._waiting: dict[K, int] = {}
         self._times: dict[K, int] = {}
-        self._since: dict[K, int] = {}
+        self._since: dict[K, int] = {}  # the oldest first
         self._now = self._typical_us = 0
         self._heap: list[tuple[int, int, K]] = []
         self._asked: dict[K, int] = {}
@@ -119,11 +119,10 @@ class Retries(Generic[K]):
 
     def hurry(self) -> None:
         """All keys are due, the oldest first, as if none had been asked about: another process is to be asked now."""
-        self._times = dict.fromkeys(self._times, 0)
-        oldest = sorted(self._waiting, key=lambda key: (self._since[key], self._waiting[key]))
-        self._heap = [(0, count, key) for count, key in enumerate(oldest, self._count + 1)]
+        self._times = dict.fromkeys(self._since, 0)
+        self._heap = [(0, count, key) for count, key in enumerate(self._since, self._count + 1)]
         self._waiting = {key: count for _, count, key in self._heap}
-        self._count += len(oldest)
+        self._count += len(self._since)
         self._asked.clear()
         self._expiry.clear()
         self._turn_at = 0
