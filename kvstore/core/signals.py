@@ -64,8 +64,8 @@ EARLY_MANY = 1000
 then twice as many as were left, for who is far behind has a part of each bundle that follows."""
 
 EARLY_MAX = 100_000
-"""Of no more bundles: a replica that fetches a snapshot is told all parts meanwhile, for as long as that takes. Those of
-the first ones go, which it will hear the outcomes of from its own shard, or can ask for."""
+"""Of no more bundles: a replica that fetches a snapshot is told all parts meanwhile, for as long as that takes. Those
+of the first ones go, which it will hear the outcomes of from its own shard, or can ask for."""
 
 _SIGNAL_BYTES = 64
 """Of a part without votes, as nearly all are, about as much as it takes."""

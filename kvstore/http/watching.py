@@ -8,6 +8,7 @@ cut off; one that falls behind the replica's buffer is told so.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -24,6 +25,8 @@ from kvstore.limits import Limits
 from multicast.types import ZERO, Timestamp
 
 STALLED_SECONDS = 60.0
+PIECE_BYTES = 64 * 1024
+"""So much is given to a connection at once. What it has not taken hundreds of watches hold together, in one copy."""
 
 
 class Watching:
@@ -91,7 +94,9 @@ class _Watch:
         self._call = call
         self._asked = asked
         self._written = written
-        self._pending = b""
+        self._pending: deque[bytes] = deque()
+        self._pushed = 0
+        """Of the first of them."""
         self._over = False
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -126,7 +131,7 @@ class _Watch:
 
     def _go_on(self, answer: Answered | Followed | Refused) -> None:
         if isinstance(answer, Followed):
-            self._pending += self._events(answer)
+            self._pending.append(self._events(answer))
             self._asked = Follow(answer.upto, self._asked.first, self._asked.end, True, self._asked.by)
         elif isinstance(answer, Refused):
             self._end(answer.code, answer.message)
@@ -136,7 +141,7 @@ class _Watch:
         return self._written.events(answer.transactions) or encode_progress(answer.upto)
 
     def _end(self, code: str, detail: str) -> None:
-        self._pending += encode_end(self._asked.after or ZERO, code, detail)
+        self._pending.append(encode_end(self._asked.after or ZERO, code, detail))
         self._over = True
 
     # -- what the connection says -------------------------------------------------------------------------------------
@@ -149,10 +154,15 @@ class _Watch:
             self._stalled = None
         if self._over:
             self.gone()
-        if self._pending:
-            data, self._pending = self._pending, b""
-            call.caller.push(data, self._over)
-        if self._over or call.token:
+        pending = self._pending
+        while pending and not call.caller.clogged:
+            piece = pending[0][self._pushed : self._pushed + PIECE_BYTES]
+            self._pushed += len(piece)
+            if self._pushed == len(pending[0]):
+                pending.popleft()
+                self._pushed = 0
+            call.caller.push(piece, self._over and not pending)
+        if not pending and (self._over or call.token):
             return
         if call.caller.clogged:
             self._stalled = asyncio.get_running_loop().call_later(STALLED_SECONDS, call.caller.abort)

@@ -179,3 +179,31 @@ async def test_a_transaction_that_many_watches_are_told_is_written_once() -> Non
         told_all = [[(event.version, event.changes) for event in await stream] for stream in streams]
     first, second = (TWO, (Change(b"a", b"1"), Change(b"b", b"2"))), (THREE, (Change(b"a", b"3"),))
     assert told_all == many * [[first, second, (THREE, ())]]
+
+
+async def test_what_watches_do_not_take_is_held_once_for_all_of_them() -> None:
+    """Of a transaction of 4 MB a thousand watches had 5 GB waiting in their connections."""
+    node, many, streams = Followers(), 10, []
+    feed = [changed(TWO, (b"a", 8_000_000 * b"a"))]
+    async with serving(node) as client:
+        for _ in range(many):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.port, limit=1024)
+            writer.write(b"GET /v1/watch?from=1-1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            streams.append((reader, writer))
+        waiting = [await node.next() for _ in range(many)]
+        for _, told in waiting:
+            told(Followed(*within(feed, ONE, b"", b"")[:1], TWO))
+        await asyncio.sleep(0.05)
+        assert sum(connection.unsent_bytes for connection in client.server.connections) < many * 200_000
+        assert not node.asked
+        reading = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in streams]
+        await asyncio.gather(*reading)
+        for reader, _ in streams:
+            taken = 0
+            while taken < 8_000_000:
+                taken += len(await reader.read(1_000_000))
+        for _ in range(many):
+            await node.answer(lagged())
+        for reader, writer in streams:
+            assert b"event: lagged" in await reader.read()
+            writer.close()
