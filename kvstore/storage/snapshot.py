@@ -116,11 +116,16 @@ class Snapshots:
         return min([position, *self._positions.values()])
 
     def sweep(self) -> None:
-        """Close the views that were not read since this was called last."""
-        with self._lock:
+        """Close the views that were not read since this was called last. By the loop: while one is read, perhaps from a
+        slow disk, it does nothing."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             for peer in list(self._unread):
                 self._drop(peer)
             self._unread = set(self._views)
+        finally:
+            self._lock.release()
 
     # -- taking -------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,10 @@ import errno
 import os
 import random
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -241,6 +243,31 @@ def test_what_follows_on_a_snapshot_that_is_being_given_stays() -> None:
     assert (given.lowest(9), given.lowest(3)) == (5, 3)
     given.sweep()
     assert given.lowest(9) == 9
+
+
+def test_the_loop_does_not_wait_for_a_read_of_a_snapshot_from_a_slow_disk() -> None:
+    backend = MemoryBackend()
+    store, given = Store.open(backend), snapshot.Snapshots(backend)
+    commit(store, 5, b"v")
+    view, reading, goes_on = backend.view(), threading.Event(), threading.Event()
+
+    def slow(table: str, key: bytes) -> bytes | None:
+        reading.set()
+        assert goes_on.wait(60)
+        return backend.get(table, key)
+
+    with patch.object(view, "get", slow), patch.object(backend, "view", lambda: view):
+        reader = threading.Thread(target=given.read, args=(1, SnapshotRequest(0, ZERO, b"")))
+        reader.start()
+        assert reading.wait(60)
+        sweeper = threading.Thread(target=given.sweep)
+        sweeper.start()
+        sweeper.join(1)
+        waits = sweeper.is_alive()
+        goes_on.set()
+        for thread in (reader, sweeper):
+            thread.join()
+    assert not waits
 
 
 @pytest.mark.parametrize("lmdb", [False, True])
