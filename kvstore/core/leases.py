@@ -35,6 +35,7 @@ REVOKED_AT_ONCE, PACE_US = 64, 5_000
 """So many are asked for in one batch, and the next ones after that: of ten thousand clients that have gone together
 with their leases all at once would hold up the shard."""
 _FOUND = 1000
+"""So many rows are looked at in one batch, to find the leases."""
 _STALE_MAX = 1000
 """About so many instants of earlier versions, and of leases that have gone, are kept besides: whoever renews a lease of
 a day every second leaves one each time, for a day."""
@@ -63,6 +64,10 @@ class Leases:
         self._clock = clock
         self._rng = rng
         self._versions: dict[bytes, Timestamp] | None = None
+        self._at: bytes | None = None
+        """From this key on leases are still looked for; None: all were found."""
+        self._seen: set[bytes] = set()
+        """Those that were found or written since that began."""
         self._due: list[_Due] = []
         self._next_at = 0
         self._moved = False
@@ -76,6 +81,8 @@ class Leases:
         if self._versions is None or not key.startswith(leases.ROWS):
             return
         lease = leases.id_of(key)
+        if self._at is not None:
+            self._seen.add(lease)
         if value is None:
             self._versions.pop(lease, None)
         else:
@@ -94,26 +101,32 @@ class Leases:
         heappush(self._due, _Due(now + 1000 * leases.decode_lease(value).ttl_ms, lease, version))
 
     def _find(self, now: int) -> None:
-        """Which leases there are. What is measured already goes on: slots may move for longer than any lease lives."""
-        known, self._versions, self._moved = self._versions or {}, {}, False
-        first, more = leases.ROWS, True
-        while more:
-            rows, more = self._store.scan(first, FIRST_KEY, _FOUND)
-            for row in rows:
-                if row.key.startswith(leases.ROWS):
-                    lease = leases.id_of(row.key)
-                    if known.get(lease) == row.version:
-                        self._versions[lease] = row.version
-                    else:
-                        self._measure(lease, row.value, row.version, now)
-                first = row.key + b"\0"
+        """Which leases there are, a portion. What is measured already goes on: slots may move for longer than any lease
+        lives."""
+        assert self._versions is not None
+        if self._at is None:
+            self._at, self._moved, self._seen = leases.ROWS, False, set()
+        rows, more = self._store.scan(self._at, FIRST_KEY, _FOUND)
+        for row in rows:
+            if row.key.startswith(leases.ROWS):
+                lease = leases.id_of(row.key)
+                self._seen.add(lease)
+                if self._versions.get(lease) != row.version:
+                    self._measure(lease, row.value, row.version, now)
+        self._at = rows[-1].key + b"\0" if more else None
+        if not more:  # the others have gone with their slots
+            for lease in self._versions.keys() - self._seen:
+                del self._versions[lease]
+            self._seen = set()
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
         """Revoke what has expired. Returns when there is something to do again."""
         if not self._peers.leads:
-            self._versions, self._due = None, []
+            self._versions, self._due, self._at = None, [], None
             return None
-        if self._versions is None or self._moved:
+        if self._versions is None:
+            self._versions, self._moved = {}, True
+        if self._moved or self._at is not None:
             self._find(now)
         due = self._due
         if now >= self._next_at:
@@ -126,6 +139,8 @@ class Leases:
                     left -= 1
             if not left:
                 self._next_at = now + PACE_US
+        if self._moved or self._at is not None:
+            return now
         return max(due[0].at, self._next_at) if due else None
 
     def _revoke(self, lease: bytes, version: Timestamp, now: int, out: ApplicationOutbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -227,7 +228,8 @@ def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone(monkeypatch: p
     ids = [i for i in (b"%016d" % n for n in range(30)) if SHARDS.shard_of(lease_key(i)) == 0][:3]
     for made in ids:
         bench.deliver(leases.grant(made, TTL_US // 1000), made)
-    bench.tick()
+    for _ in ids:
+        bench.tick()
     assert len(bench.replica.leases) == 3
     row = bench.store.get(lease_key(ids[0]))
     assert row is not None
@@ -333,3 +335,31 @@ def test_thousands_that_expire_together_are_not_revoked_in_one_batch() -> None:
         assert 0 < len(some) <= measuring.REVOKED_AT_ONCE
         revoked += some
     assert len({str(transaction) for transaction in revoked}) == many
+
+
+def test_the_leases_of_a_shard_are_found_a_portion_in_each_batch() -> None:
+    """Who began to lead looked for all at once, and again at each step of a move: a second for a hundred thousand."""
+    bench, ids = Bench(), [b"%016d" % number for number in range(25)]
+    for one in ids:
+        bench.store.write(lease_key(one), Lease(TTL_US // 1000).encode(), NOW)
+    scan, looked = bench.store.scan, []
+
+    def counted(*arguments: Any) -> Any:
+        found = scan(*arguments)
+        looked.append(len(found[0]))
+        return found
+
+    with patch.object(measuring, "_FOUND", 10), patch.object(bench.store, "scan", counted):
+        for many in (10, 20, 25):
+            looked.clear()
+            assert (bench.tick() == bench.now) == (many < 25)
+            assert len(bench.replica.leases) == many and sum(looked) <= 10
+        bench.replica.leases.moved()
+        bench.tick()
+        assert len(bench.replica.leases) == 25
+        bench.store.place(lease_key(ids[24]), None, NOW)
+        while bench.tick() == bench.now:
+            pass
+        assert len(bench.replica.leases) == 24
+        bench.tick(TTL_US)
+        assert len(asked(bench)) == 24
