@@ -68,3 +68,8 @@ class Layer:
         data = self.data
         for key in self.keys.begin(start, reverse):
             yield key, rank, data[key]
+
+    def noted_from(self, start: bytes, rank: int) -> Iterator[tuple[bytes, int, bytes | None]]:
+        notes = self.notes
+        for key in self.noted.begin(start):
+            yield key, rank, notes[key]

@@ -429,23 +429,23 @@ class Store:
     def notes(self, prefix: bytes, limit: int = 0, below: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Those whose keys begin with `prefix` and are less than `below` (b"": all), rising; at most `limit` unless
         that is 0."""
-        changed: dict[bytes, bytes | None] = {}
-        for layer in (self._frozen, self._active):
-            if layer is not None:
-                for key in layer.noted.begin(prefix):
-                    if not key.startswith(prefix) or (below and key >= below):
-                        break
-                    changed[key] = layer.notes[key]
-        found = {key: value for key, value in changed.items() if value is not None}
         committed = self._backend.scan(NOTES, prefix)
-        for many, (key, value) in enumerate(committed):
-            if not key.startswith(prefix) or (below and key >= below) or (limit and many == limit + len(changed)):
+        sources: list[Iterator[tuple[bytes, int, bytes | None]]] = [((key, 2, value) for key, value in committed)]
+        for rank, layer in enumerate((self._active, self._frozen)):  # of two of a key the newer one comes first
+            if layer is not None:
+                sources.append(layer.noted_from(prefix, rank))
+        found: list[tuple[bytes, bytes]] = []
+        last = None
+        for key, _, value in heapq.merge(*sources):
+            if not key.startswith(prefix) or (below and key >= below):
                 break
-            if key not in changed:
-                found[key] = value
+            if key != last and value is not None:
+                found.append((key, value))
+                if len(found) == limit:
+                    break
+            last = key
         committed.close()
-        rising = sorted([(key, value) for key, value in found.items() if not below or key < below])
-        return rising[:limit] if limit else rising
+        return found
 
     def part(self, message_id: MessageId) -> bytes | None:
         """The retained part of this shard for this transaction."""
