@@ -249,7 +249,8 @@ class History(Protocol):
 
     def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
         """What is a function of the first `position` final deliveries, as it would be put, and of no later ones; the
-        last of them has this timestamp."""
+        last of them has this timestamp. It may be taken little by little while the process goes on: what is forgotten
+        or settled meanwhile may be among it, or not."""
 
     def taken(
         self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp

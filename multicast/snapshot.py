@@ -43,9 +43,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Protocol
 
 from multicast.batch import Batch
+from multicast.parts.deadlines import earliest
 from multicast.protocol import MulticastProtocol
 from multicast.types import ZERO, ProcessId, Timestamp
 from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
@@ -59,10 +61,17 @@ _REMOVED = "removed"
 RETRY_US, RETRY_US_MAX = 2_000_000, 10_000_000
 """After so long without an answer another peer is asked; after twice as long, if there was none in time, or one that
 took so long: else, where every answer takes longer, each would come from somebody who was given up."""
+ROWS_AT_ONCE = 4_000
+"""Of the protocol's rows, which are many, so many are made ready at once: else all would wait for that."""
+PAUSE_US = 2_000
+"""Between two times."""
 KEPT_US = 15_000_000
 """How long the protocol's rows are kept for a peer that does not ask for them."""
 OF_PROTOCOL = b"\xff"
 """Keys of rows that are the protocol's begin with this, those of the application with a smaller byte."""
+
+
+_Rows = list[tuple[bytes, bytes]]
 
 
 class Keeper(Protocol):
@@ -115,8 +124,9 @@ class Snapshots:
         self._protocol = protocol
         self._away = away
         self._completed, self._send = completed, send
-        self._given: dict[ProcessId, tuple[tuple[int, Timestamp], list[tuple[bytes, bytes]]]] = {}
-        self._given_at = 0
+        self._given: dict[ProcessId, tuple[tuple[int, Timestamp], _Rows]] = {}
+        self._given_at = self._prepare_at = 0
+        self._preparing: dict[ProcessId, tuple[SnapshotRequest, Iterator[tuple[bytes, bytes]], _Rows]] = {}
         self.source: ProcessId | None = None
         self._holders: set[ProcessId] = set()
         self._peer: ProcessId | None = None
@@ -153,23 +163,36 @@ class Snapshots:
         if not request.after.startswith(OF_PROTOCOL) or self._completed() < request.position:
             batch.rows.append((peer, request))
             return
-        rows = self._rows_for(peer, request)
+        kept, of = self._given.get(peer), (request.position, request.timestamp)
+        if kept is not None and kept[0] == of:
+            self._give(peer, request, kept[1], now)
+            return
+        begun = self._preparing.get(peer)
+        if begun is not None and (begun[0].position, begun[0].timestamp) == of:
+            self._preparing[peer] = (request, *begun[1:])  # the answer is on its way
+            return
+        self._preparing[peer] = (request, iter(history.given(*of)), [])
+        self._prepare(peer, now)
+
+    def _prepare(self, peer: ProcessId, now: int) -> None:
+        """Some more of the protocol's rows, which are put in order once for all chunks of this peer; then the first
+        chunk."""
+        request, given, rows = self._preparing[peer]
+        before = len(rows)
+        rows += [(OF_PROTOCOL + key, value) for key, value in islice(given, ROWS_AT_ONCE)]
+        if len(rows) == before + ROWS_AT_ONCE:
+            self._prepare_at = now + PAUSE_US
+            return
+        del self._preparing[peer]
+        rows.sort()
+        self._given[peer] = ((request.position, request.timestamp), rows)
+        self._give(peer, request, rows, now)
+
+    def _give(self, peer: ProcessId, request: SnapshotRequest, rows: _Rows, now: int) -> None:
         first = bisect_right(rows, request.after, key=lambda row: row[0])
-        found, more = portion(iter(rows[first:]), CHUNK_BYTES)
+        found, more = portion(islice(rows, first, None), CHUNK_BYTES)
         self._given_at = now
         self._send(peer, SnapshotChunk(request.position, request.timestamp, request.after, found, more, 0))
-
-    def _rows_for(self, peer: ProcessId, request: SnapshotRequest) -> list[tuple[bytes, bytes]]:
-        """The protocol's, which are many, and are put in order once for all chunks of this peer."""
-        kept = self._given.get(peer)
-        if kept is not None and kept[0] == (request.position, request.timestamp):
-            return kept[1]
-        history = self._protocol.history
-        assert history is not None
-        given = history.given(request.position, request.timestamp)
-        rows = sorted((OF_PROTOCOL + key, value) for key, value in given)
-        self._given[peer] = ((request.position, request.timestamp), rows)
-        return rows
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 
@@ -221,9 +244,16 @@ class Snapshots:
             self.source, self._peer = self._peer, None
 
     def tick(self, now: int) -> int | None:
-        """Ask for what is due. Returns when there is something to do again."""
+        """Do what is due. Returns when there is something to do again."""
         if self._given and now > self._given_at + KEPT_US:
             self._given.clear()
+        if self._preparing and now >= self._prepare_at:
+            for peer in list(self._preparing):
+                self._prepare(peer, now)
+        return earliest(self._prepare_at if self._preparing else None, self._fetch(now))
+
+    def _fetch(self, now: int) -> int | None:
+        """Ask for what is due. Returns when to ask again."""
         if self._peer is None or self._staging:
             return None
         if 0 < self._position <= self._completed():

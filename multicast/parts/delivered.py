@@ -154,8 +154,9 @@ class DeliveredLog:
                 self._not_durable.append((at, self.timestamp))
 
     def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
-        """What a snapshot holds of this: what was put up to this delivery, at `timestamp`, and is not forgotten."""
-        for message_id, (at, number) in self._known.items():
+        """What a snapshot holds of this: what was put up to this delivery, at `timestamp`, and is not forgotten by the
+        time at which the first of it is taken; then there may be more deliveries."""
+        for message_id, (at, number) in self._known.copy().items():
             if 0 < number <= position:
                 yield KNOWN_PREFIX + message_id, _encode(at, number)
         yield LAST_KEY, _encode(timestamp, position)

@@ -47,9 +47,10 @@ class History(Generic[E]):
         self._is_later = is_later
 
     def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
+        views, entries = list(self._views(position)), list(self._entries.items())
         yield from self._log.given(position, timestamp)
-        yield from self._views(position)
-        for message_id, entry in self._entries.items():
+        yield from views
+        for message_id, entry in entries:
             if 0 < entry.position <= position:
                 yield self._prefix + message_id, self._encode(entry)
 

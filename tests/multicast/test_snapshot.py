@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,8 +10,9 @@ import msgspec
 import pytest
 
 from multicast.batch import Batch
+from multicast.protocol import Outbox
 from multicast.protocols.white_box import WhiteBox
-from multicast.snapshot import CHUNK_BYTES, KEPT_US, OF_PROTOCOL, PACE, RETRY_US, Snapshots
+from multicast.snapshot import CHUNK_BYTES, KEPT_US, OF_PROTOCOL, PACE, PAUSE_US, RETRY_US, ROWS_AT_ONCE, Snapshots
 from multicast.types import ZERO, ProcessId, Timestamp, Topology
 from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
 
@@ -165,3 +167,49 @@ def test_a_giver_goes_through_its_history_once_for_each_peer_and_position() -> N
     giving.part.tick(KEPT_US + 1)
     giving.hear(0, SnapshotRequest(3, AT, OF_PROTOCOL), KEPT_US + 2)
     assert history.times == 4, "nobody has asked for so long"
+
+
+def test_rows_of_the_protocol_are_made_ready_little_by_little() -> None:
+    """Of 400,000 ids that are remembered it took half a second, in which their giver did nothing else."""
+    protocol = WhiteBox(2, Topology.grid(1, 3), WhiteBox.specification.options(), random.Random(1))
+    sent: list[object] = []
+    count = 3 * ROWS_AT_ONCE
+    part = Snapshots(protocol, set(), lambda: count, lambda peer, chunk: sent.append(chunk))
+    part.enabled = True
+    for n in range(1, count + 1):
+        protocol.log.add(n.to_bytes(16, "big"), (0,), Timestamp(n, 0), Outbox())
+    history, taken = protocol.history, 0
+    assert history is not None
+
+    class Counting:
+        def given(self, position: int, timestamp: Timestamp) -> Iterable[tuple[bytes, bytes]]:
+            nonlocal taken
+            for row in history.given(position, timestamp):
+                taken += 1
+                yield row
+
+        taken = history.taken
+
+    protocol.history = Counting()
+    at = Timestamp(count, 0)
+    expected = {OF_PROTOCOL + key: value for key, value in history.given(count, at)}
+    request = SnapshotRequest(count, at, OF_PROTOCOL)
+    part.on_message(0, request, 0, Batch(1))
+    turns = [taken]
+    for now in range(0, 5 * PAUSE_US, PAUSE_US // 2):
+        protocol.log.add((count + 1 + now).to_bytes(16, "big"), (0,), Timestamp(count + 1 + now, 0), Outbox())
+        wake = part.tick(now)
+        assert sent or (wake is not None and wake <= now + PAUSE_US)
+        if now == PAUSE_US:
+            part.on_message(0, request, now, Batch(1))  # once more: it is on its way
+        turns.append(taken)
+    assert taken == len(expected) and max(b - a for a, b in itertools.pairwise(turns)) == turns[0] == ROWS_AT_ONCE
+    rows: dict[bytes, bytes] = {}
+    while sent:
+        [chunk] = sent
+        assert isinstance(chunk, SnapshotChunk)
+        rows |= chunk.rows
+        sent.clear()
+        if chunk.next:
+            part.on_message(0, SnapshotRequest(count, at, chunk.next), 0, Batch(1))
+    assert rows == expected and taken == len(expected)

@@ -100,7 +100,7 @@ class AheadOfItsPosition(snapshot.Snapshots):
     """The rows of a snapshot are of one delivery more than it says."""
 
 
-@rewrite("tick", "self._patience = min(2 * self._patience, RETRY_US_MAX)", "pass")
+@rewrite("_fetch", "self._patience = min(2 * self._patience, RETRY_US_MAX)", "pass")
 class NeverPatient(transfer.Snapshots):
     """Where every answer takes long each comes from somebody who was given up."""
 
