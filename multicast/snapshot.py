@@ -47,7 +47,6 @@ from itertools import islice
 from typing import Protocol
 
 from multicast.batch import Batch
-from multicast.parts.deadlines import earliest
 from multicast.protocol import MulticastProtocol
 from multicast.types import ZERO, ProcessId, Timestamp
 from multicast.wire import Gone, SnapshotChunk, SnapshotRequest
@@ -250,7 +249,10 @@ class Snapshots:
         if self._preparing and now >= self._prepare_at:
             for peer in list(self._preparing):
                 self._prepare(peer, now)
-        return earliest(self._prepare_at if self._preparing else None, self._fetch(now))
+        wake = self._fetch(now)
+        if self._preparing:
+            return self._prepare_at if wake is None else min(wake, self._prepare_at)
+        return wake
 
     def _fetch(self, now: int) -> int | None:
         """Ask for what is due. Returns when to ask again."""

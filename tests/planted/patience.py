@@ -1,11 +1,16 @@
-"""Bugs of who has patience with whom: the leader of a group is missed unless it says something itself."""
+"""Bugs of who has patience with whom: the leader of a group is missed unless it says something itself; and what comes
+slowly is not asked for again."""
 
 from __future__ import annotations
 
+from multicast.parts.channels import Channels
 from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
+from multicast.parts.paxos import Paxos
+from multicast.parts.sequence import Sequence
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.primcast import PrimCast
+from multicast.protocols.quasi_genuine import QuasiGenuine
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
 
@@ -30,6 +35,21 @@ class ObeyedByNobody(PrimCast):
 @rewrite("_on_pulse", "None if pulse.obeyed else pulse.ballot", "None", part=FailureDetector)
 class FollowsWhomNobodyObeys(FastCast):
     """Who hears its leader follows it, though that says that nobody answers."""
+
+
+@rewrite("_fetch_if_behind", "and self._patience.asks()", "", part=Paxos)
+class FetchesInEachHeartbeat(FastCast):
+    """Who lacks decisions asks for them in every heartbeat, though they are on their way."""
+
+
+@rewrite("compare", "if self._patience.asks():", "if True:", part=Sequence)
+class RefilledInEachHeartbeat(PrimCast):
+    """Whose T is short asks for the rest in every heartbeat, though it is on its way."""
+
+
+@rewrite("take", "if channel.received > before or not message.more:", "if True:", part=Channels)
+class AsksOnForCopies(QuasiGenuine):
+    """Who gets a portion of a repair twice asks twice for the next one."""
 
 
 PLANTED = planted_in(__name__)
