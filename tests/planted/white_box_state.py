@@ -342,7 +342,7 @@ class DroppedOnWord(WhiteBox):
     """A leader drops what another group has delivered, though its own has not come so far."""
 
 
-@rewrite("_sweep", "e.phase == START", "e.phase <= ACCEPTED")
+@rewrite("abandoned", "e.phase == START", "e.phase <= ACCEPTED", part=Entries)
 class AcceptedSwept(WhiteBox):
     """What was accepted and is old is forgotten."""
 
