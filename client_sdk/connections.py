@@ -208,8 +208,7 @@ class _Replica:
         secure = parts.scheme == "https"
         host, port = parts.hostname or "", parts.port or (443 if secure else 80)
         self.connect = partial(transport.connect, host=host, port=port, tls=tls() if secure else None)
-        self.path = parts.path
-        self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n"
+        self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n"
         self.in_use: list[Connection] = []
         self.retired: list[Connection] = []
 
@@ -264,7 +263,7 @@ class Connections:
         NotConnected, Broken, or TimeoutError after so many seconds. Cancellable; then it may have been received."""
         replica, fields = self._replica(url), f"X-Concurrent: 1\r\n{fields}"
         length = "" if body is None else f"Content-Length: {len(body)}\r\n"
-        data = f"{method} {replica.path}{path}{replica.line_end}{fields}{length}\r\n".encode() + (body or b"")
+        data = f"{method} {path}{replica.line_end}{fields}{length}\r\n".encode() + (body or b"")
         loop = asyncio.get_running_loop()
         exchange = _Exchange(loop.create_future(), loop.time() + seconds)
         connection = replica.connection()
@@ -293,7 +292,7 @@ class Connections:
         try:
             if self._closed:
                 raise Broken("the client was closed")
-            transport.write(f"GET {replica.path}{path}{replica.line_end}{fields}\r\n".encode())
+            transport.write(f"GET {path}{replica.line_end}{fields}\r\n".encode())
             yield reader
         finally:
             self._streams.discard(transport)
