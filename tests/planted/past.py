@@ -26,7 +26,7 @@ class DroppedEarly(Store):
     """What the window still has is dropped, and read as if it were there."""
 
 
-@rewrite("_serve", "if store.complete_to < waiting.version:", "if False:")
+@rewrite("_wait", "if self._store.complete_to < waiting.version:", "if False:")
 class ReadBeforeComplete(Versions):
     """A shard is read at a version before it has completed everything up to that."""
 

@@ -199,9 +199,9 @@ class StepWithOthers(Bundler):
     """A step of a move travels with other transactions."""
 
 
-@rewrite("notes", "many == limit + len(changed)", "many == limit")
-class NotesHidden(Store):
-    """Of some notes those are not found that stand behind others which went lately."""
+@rewrite("notes", "if key != last and value is not None:", "if value is not None:")
+class OlderNotesFound(Store):
+    """Of a note that was written anew, or has gone, what is committed is found, too."""
 
 
 @rewrite("rename", "self.schedule(waiting, now)", "pass")
@@ -439,6 +439,6 @@ PLANTED_IN_STORE = (
     *_core(DeletesLost, ProtocolNotCommitted, CheckpointAhead),
     *_store(
         FrozenIdsUnseen, FrozenPartsFirst, FrozenRowsUnseen, DropsLost, ResultsNotCommitted, CommittedIdsUnseen,
-        PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen, NotesHidden,
+        PositionOneAhead, PositionOneBehind, DigestGrows, FreshIdsUnseen, OlderNotesFound,
     ),
 )  # fmt: skip
