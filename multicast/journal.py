@@ -296,8 +296,9 @@ class Journal:
             length = READ_BYTES
             while offset < stop:
                 length = min(length, stop - offset)
-                data = self.disk.read(name, HEADER_BYTES + offset - base, length)
-                used = 0
+                data, used = self.disk.read(name, HEADER_BYTES + offset - base, length), 0
+                if not data:
+                    raise JournalError(f"{name}, byte {HEADER_BYTES + offset - base}: the file ends; {REMEDY}")
                 for found in records.scan(data, 0):
                     if isinstance(found, records.Damage):
                         used = found.at
@@ -357,11 +358,12 @@ class Journal:
             self.disk.truncate(segment_name(self._segments[-1].number), self._file_position(end))
 
     def _give_up(self, end: int) -> None:
-        """After an error of the device: what could not be synced is still read as if it were there, and the next sync
-        may say that it is. The next life does not find it. Only of what this life has written: the mark may be too
-        low, and what was there vouched for."""
-        with contextlib.suppress(OSError):
-            self._take_back(max(end, self._own))
+        """An error of the device: what could not be synced can still be read, and the next sync may say that it is
+        there. Nobody finds it any more; but what lives before have written, which may be vouched for, stays."""
+        end = max(end, self._own)
+        with contextlib.suppress(OSError), self._lock:
+            self._take_back(end)
+            self.end = end
 
     def _next_number(self) -> int:
         return self._segments[-1].number + 1 if self._segments else self._floor.segment

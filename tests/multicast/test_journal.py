@@ -366,6 +366,9 @@ def test_damage_that_happens_later_is_noticed_when_read(directory: Directory) ->
     directory.segment().write_bytes(bytes(data))
     with pytest.raises(JournalError, match=rf"journal-00000000\.seg, byte {HEADER_BYTES}: a record's checksum"):
         journal.read_deliveries(1)
+    os.truncate(directory.segment(), HEADER_BYTES)
+    with pytest.raises(JournalError, match=rf"journal-00000000\.seg, byte {HEADER_BYTES}: the file ends"):
+        journal.read_deliveries(1)
 
 
 def test_reading_while_another_thread_appends_sees_a_prefix(directory: Directory) -> None:
@@ -403,6 +406,7 @@ def test_after_a_failed_write_nothing_is_written_any_more(
     with pytest.raises(OSError, match="Input/output error"):
         journal.sync()
     monkeypatch.undo()
+    assert positions(journal, 1) == [1]
     with pytest.raises(JournalError, match="the journal failed before"):
         journal.append(batch(3, delivered(3)))
     with pytest.raises(JournalError, match="the journal failed before"):
