@@ -201,7 +201,7 @@ class ListedByTwo(FileDisk):
     """Who lists the files reads on from where another thread is."""
 
 
-@rewrite("_give_up", "self._take_back(max(end, self._own))", "pass")
+@rewrite("_give_up", "self._take_back(end)", "pass")
 class ReadAndNotSynced(Journal):
     """What could not be synced is found by the next life."""
 

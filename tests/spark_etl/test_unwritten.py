@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from multicast.records import Delivered
+from multicast.types import ZERO
 from spark_etl.audit import answered
 from spark_etl.audit.answered import LAST_TURNS, NOWHERE
 from spark_etl.audit.runner import PARTS, Audit
@@ -85,7 +86,7 @@ def test_so_does_a_change_that_a_watch_alone_was_told_of(spark: Any, tmp_path: P
     for replica in MEMBERS[0]:
         del run.records[replica][run.find(replica, Delivered, 2) :]
     del run.events[-2:]
-    run.watch((one, {"a1": 0}), (two, {"a1": 1}), after=run.version(0))
+    run.watch((one, {"a1": 0}), (two, {"a1": 1}), after=ZERO)
     report = audited(spark, run, tmp_path)
     assert (report.verdict, report.exit_code, names(report)) == (UNDETERMINED, 2, set())
     assert prop(report, "watches").note.endswith("1 changes had perhaps not been written at the end")
