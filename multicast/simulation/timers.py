@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from multicast.parts.accepts import ACCEPTED, PROPOSED
-from multicast.parts.ballots import CANDIDATE, FIRST_NUMBER, LEADER, REJOINING
+from multicast.parts.ballots import LEADER, REJOINING
 from multicast.parts.reign import PREPARING
 from multicast.simulation.checkers import Checker
 from multicast.types import Ballot, ProcessId, Topology
@@ -171,23 +171,12 @@ def _of_election(election: Any) -> Iterator[Timer]:
         yield deadlines, "return"
     elif election.state is not LEADER and election.is_member:
         yield deadlines, "campaign"
-        if election.state is CANDIDATE and _lags(election):
-            yield deadlines, "choose"
     elif election.state is LEADER and election.others:
         yield deadlines, "beat"
         if election.highest > election.promised:
             yield deadlines, "campaign"
         if election.promised.view < election.views.latest:
             yield deadlines, "view"
-
-
-def _lags(election: Any) -> bool:
-    """Whether a candidate that could win is behind one of its voters."""
-    votes = election._votes
-    if election._self_id not in votes or election.promised.view < election.views.latest:
-        return False
-    enough = election.promised.number == FIRST_NUMBER or election.views.can_elect(votes)
-    return bool(enough) and max(vote.position for vote in votes.values()) > election._position()
 
 
 def _of_questions(protocol: Any) -> Iterator[Timer]:
