@@ -100,11 +100,11 @@ PORTION = 2000
 """Rows, and ids, that one step looks at; about RANGE_BYTES_MAX of rows, as much of those that were given before, and as
 much of those that are handed over."""
 
-_LEAVING = b"leaving"
-_GIVEN, _DIRTY, _DIRTY_ID, _STAGED = b"g", b"d", b"i", b"s"
+LEAVING = b"leaving"
+GIVEN, DIRTY, DIRTY_ID, STAGED = b"g", b"d", b"i", b"s"
 """With these begin the keys of notes. In the source: slot, key -> the length of its value, of rows that were given;
 rows and ids that have changed since. In the target: source, slot, key -> row, of what it has staged."""
-_OLD = b"old"
+OLD = b"old"
 """The key of a note in the source: what it has of given rows and of changes is of a move that was given up."""
 _EVERY_SLOT = (*RANGES, Cut, Rule)
 _ALL = b"\xff" * 401
@@ -140,7 +140,7 @@ class Moves:
         self._known: dict[int, Place] = {}
         self.leaving: Leaving | None = None
         self._leaving_slots: frozenset[int] = frozenset()
-        note = store.note(_LEAVING)
+        note = store.note(LEAVING)
         self._set_leaving(msgspec.msgpack.decode(note, type=Leaving) if note else None)
         self.learn(self.runs)
 
@@ -153,11 +153,11 @@ class Moves:
         """leaving: the move that this shard is the source of. staged_from: of which sources it has rows that are not
         its own yet. old: it keeps something of a move that it was the source of and that was given up. JSON-ready."""
         store, leaving = self._store, self.leaving
-        staged = self.map.shards if store.notes(_STAGED, 1) else ()
+        staged = self.map.shards if store.notes(STAGED, 1) else ()
         return {
             "leaving": leaving and {"target": leaving.target, "slots": leaving.slots, "slots_to": leaving.slots_to},
             "staged_from": [shard for shard in staged if store.notes(_staged(shard), 1)],
-            "old": store.note(_OLD) is not None,
+            "old": store.note(OLD) is not None,
         }
 
     # -- who serves what ----------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ class Moves:
         slots = _remaining(leaving)
         if not all([self._has(slot) for slot in slots]):
             return None
-        dirty = [] if first else self._store.notes(_DIRTY, self.portion)
-        dirty_ids = [] if first else self._store.notes(_DIRTY_ID, self.portion)
+        dirty = [] if first else self._store.notes(DIRTY, self.portion)
+        dirty_ids = [] if first else self._store.notes(DIRTY_ID, self.portion)
         rows: dict[bytes, MovedRow] = {}
         size = 0
         for key, _ in dirty:
@@ -252,9 +252,9 @@ class Moves:
         """The slots below this one are handed over with this step: they have about a portion of the given rows, or are
         one slot."""
         first, size = None, 0
-        if self._store.note(_OLD):
+        if self._store.note(OLD):
             return SLOTS
-        for many, (key, length) in enumerate(self._store.notes(_GIVEN, self.handed + 1)):
+        for many, (key, length) in enumerate(self._store.notes(GIVEN, self.handed + 1)):
             slot = int.from_bytes(key[1:3], "big")
             first = slot if first is None else first
             if many == self.handed or size > RANGE_BYTES_MAX:
@@ -274,13 +274,13 @@ class Moves:
         """A transaction has written this key."""
         leaving = self.leaving
         if leaving is not None and key <= leaving.rows_to and slot_of(key) in self._leaving_slots:
-            self._store.set_note(_DIRTY + key, b"1")
+            self._store.set_note(DIRTY + key, b"1")
 
     def remembers(self, message_id: MessageId, slots: bytes | None) -> None:
         """The result of a transaction is remembered. slots: see `ShardMap.homes_of`."""
         leaving = self.leaving
         if leaving is not None and message_id <= leaving.ids_to and _among(slots, self._leaving_slots):
-            self._store.set_note(_DIRTY_ID + message_id, b"1")
+            self._store.set_note(DIRTY_ID + message_id, b"1")
 
     # -- a step takes effect ------------------------------------------------------------------------------------------
 
@@ -304,31 +304,31 @@ class Moves:
     def _gave(self, move: Move, given: Given, at: Timestamp) -> None:
         store = self._store
         if given.first:
-            left = self._clear(bool(move.slots), _GIVEN, _DIRTY, _DIRTY_ID)
-            store.set_note(_OLD, b"1" if left else None)
+            left = self._clear(bool(move.slots), GIVEN, DIRTY, DIRTY_ID)
+            store.set_note(OLD, b"1" if left else None)
         for row in given.rows:
             length = None if row.value is None else len(row.value).to_bytes(4, "big")
-            store.set_note(_DIRTY + row.key, None)
-            store.set_note(_slotted(_GIVEN, row.key), length)
+            store.set_note(DIRTY + row.key, None)
+            store.set_note(_slotted(GIVEN, row.key), length)
         for message_id, _ in given.ids:
-            store.set_note(_DIRTY_ID + message_id, None)
-        kept = _DIRTY_ID + self._kept(at)
-        for key, _ in store.notes(_DIRTY_ID, self.portion):
+            store.set_note(DIRTY_ID + message_id, None)
+        kept = DIRTY_ID + self._kept(at)
+        for key, _ in store.notes(DIRTY_ID, self.portion):
             if key < kept:
                 store.set_note(key, None)
-        for key, _ in store.notes(_GIVEN, below=_after(_GIVEN, given.slots)) if given.slots else ():
+        for key, _ in store.notes(GIVEN, below=_after(GIVEN, given.slots)) if given.slots else ():
             store.place(key[3:], None, at)
             store.set_note(key, None)
         if given.last:
             if move.slots:
-                self._clear(True, _DIRTY, _DIRTY_ID)
+                self._clear(True, DIRTY, DIRTY_ID)
             self._set_leaving(None)
-            store.set_note(_LEAVING, None)
+            store.set_note(LEAVING, None)
             return
         slots_to = -1 if given.first or self.leaving is None else self.leaving.slots_to
         slots_to = given.slots[-1][1] if given.slots else slots_to
         self._set_leaving(Leaving(move.target, move.slots, given.rows_to, given.ids_to, slots_to))
-        store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))
+        store.set_note(LEAVING, msgspec.msgpack.encode(self.leaving))
 
     def _took(self, move: Move, given: Given, at: Timestamp) -> None:
         store, staged = self._store, _staged(move.source)
@@ -398,7 +398,7 @@ def _remaining(leaving: Leaving) -> frozenset[int]:
 
 def _staged(source: GroupId) -> bytes:
     """The prefix of the notes of rows that are staged from this source."""
-    return _STAGED + source.to_bytes(4, "big")
+    return STAGED + source.to_bytes(4, "big")
 
 
 def _slotted(prefix: bytes, key: bytes) -> bytes:

@@ -27,6 +27,7 @@ from kvstore.simulated import (
 from kvstore.simulated.books import Books
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import Workload
+from kvstore.simulated.concluding import Conclusion
 from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.simulated.judging import Judge
 from kvstore.simulated.repeating import Repetitions
@@ -285,3 +286,5 @@ class Course:
         endings.counts.update(self._coming.counts)
         if not world.violations:
             Repetitions(self.workload, self._of("store"), copies).judge()
+        if not world.violations and self.workload.moves:
+            Conclusion(self.workload, self._of("store")).judge()

@@ -16,8 +16,8 @@ from multicast.types import GroupId, new_message_id
 SHARE = 0.4
 """Of the runs with several shards: so many have moves."""
 MOVES_MAX = 4
-PORTIONS = (1, 3, 10, 10, PORTION)
-"""How much one step looks at: the less, the more happens between steps."""
+PORTIONS = (2, 3, 10, 10, PORTION)
+"""How much one step looks at: the less, the more happens between steps. With 1 no move ends: each step leaves an id."""
 ABANDONED = 0.15
 """Of the moves: so many are given up at some step."""
 STEPS_MAX = 60
