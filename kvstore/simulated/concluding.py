@@ -80,10 +80,22 @@ class Conclusion:
                 self._world.report("moves", f"a step of {move} is answered {answer}, when all is over")
                 return
             if move.slots and not answer.results_omitted and not answer.result.results[0].more:
+                self._is_over(move)
                 return
             if not move.slots and not self._keeps(move.source, move.target):
                 return
         self._world.report("moves", f"{move} has not ended after {most} steps, when all is over")
+
+    def _is_over(self, move: Move) -> None:
+        """Both shards know that, soon."""
+
+        def kept() -> bool:
+            leaving = self._replica(move.source).moves.leaving
+            return leaving is not None or move.source in self._replica(move.target).moves.status()["staged_from"]
+
+        self._world.run_while(kept, LIVENESS_LIMIT_US)
+        if kept():
+            self._world.report("moves", f"{move} is over, and its source or its target does not say so")
 
     def _ask(self, transaction: Transaction) -> Any:
         world, rng, answers = self._world, self._rng, list[Any]()

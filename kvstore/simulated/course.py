@@ -27,8 +27,8 @@ from kvstore.simulated import (
 from kvstore.simulated.books import Books
 from kvstore.simulated.checks import check
 from kvstore.simulated.clients import Workload
-from kvstore.simulated.concluding import Conclusion
 from kvstore.simulated.cluster import SimulatedCluster
+from kvstore.simulated.concluding import Conclusion
 from kvstore.simulated.judging import Judge
 from kvstore.simulated.repeating import Repetitions
 from kvstore.simulated.settings import Settings

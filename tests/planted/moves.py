@@ -25,6 +25,7 @@ FORGETTING = Settings(
 GROWING = Settings(
     protocol="primcast", size="small", grows=True, ranges=True, backups=True, past=True, moves=True, replicas=3
 )
+ANY_CALM = Settings(protocol="white_box", profile="calm", size="small", moves=True)
 THREE = Settings(protocol="white_box", size="small", shards=3, moves=True)
 
 
@@ -209,7 +210,7 @@ class DirtyIdsLeft(Moves):
     """A move is over though there are ids that were not given."""
 
 
-@rewrite("_gave", "store.set_note(_DIRTY + row.key, None)", "pass")
+@rewrite("_gave", "store.set_note(DIRTY + row.key, None)", "pass")
 class DirtyForGood(Moves):
     """What has changed once is given with every step."""
 
@@ -247,6 +248,21 @@ class HeldIsNotDoubtful(Replica):
 @rewrite("_refuse", '"unknown" if before else refusal.outcome', "refusal.outcome")
 class NothingWillBeDone(Clients):
     """Who is refused where its slots have gone is told that nothing will be done, though something has left before."""
+
+
+@rewrite("give", "all_dirty = len(rows) == len(dirty)", "all_dirty = bool(dirty) and len(rows) == len(dirty)")
+class NeverOver(Moves):
+    """A move ends only if something has changed since the step before."""
+
+
+@rewrite("_clear", "return True", "return False")
+class RestUnnoticed(Moves):
+    """Of a move that was given up the first portion goes, and nobody knows of the rest."""
+
+
+@rewrite("_took", "store.set_note(key, None)", "pass")
+class StagedForGood(Moves):
+    """Rows that stand in the target stay among those that are staged, too."""
 
 
 PLANTED_IN_STORE = (
@@ -287,6 +303,9 @@ PLANTED_IN_STORE = (
     Planted("dirty_rows_left", "", core=DirtyRowsLeft, settings=CALM),
     Planted("dirty_ids_left", "", core=DirtyIdsLeft, settings=CALM),
     Planted("dirty_for_good", "moves", core=DirtyForGood, settings=CALM),
+    Planted("move_never_over", "moves", core=NeverOver, settings=CALM),
+    Planted("rest_unnoticed", "moves", core=RestUnnoticed, settings=ANY_CALM),
+    Planted("staged_for_good", "moves", core=StagedForGood, settings=CALM),
     Planted("handed_over_too_early", "", core=HandedOverTooEarly, settings=CALM),
     Planted("given_again_where_it_is", "", core=GivenAgainWhereItIs, settings=MOVING),
     Planted("handed_over_forgotten", "", core=HandedOverForgotten, settings=CALM),
