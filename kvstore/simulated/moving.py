@@ -10,7 +10,7 @@ from kvstore.api.model import Delete, Move, Transaction
 from kvstore.api.shard_map import slot_of
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.core.moves import PORTION
-from kvstore.simulated.clients import COMPANIONS_MAX, TIMEOUT_US, Operated, Prober, Workload
+from kvstore.simulated.clients import COMPANIONS_MAX, Operated, Prober, Workload
 from multicast.types import GroupId, new_message_id
 
 SHARE = 0.4
@@ -21,6 +21,8 @@ PORTIONS = (2, 3, 10, 10, PORTION)
 ABANDONED = 0.15
 """Of the moves: so many are given up at some step."""
 STEPS_MAX = 60
+PAUSE_US_MAX, PATIENCE_US, ATTEMPTS_MAX = 20_000, 200_000, 12
+"""Before a step is asked for again; after so long elsewhere; so often, then there is another one."""
 CROWDS = 0.3
 """At so many steps many clients come at once."""
 DELETIONS = 0.3
@@ -94,14 +96,14 @@ class Mover:
                     self.over()
                 else:
                     self._step()
-            elif (isinstance(answer, Refused) and not answer.retryable) or attempt > 4:
+            elif (isinstance(answer, Refused) and not answer.retryable) or attempt > ATTEMPTS_MAX:
                 self._step()
             else:
-                self._world.after(self._rng.randint(1_000, 100_000), lambda: self._ask(message_id, attempt + 1))
+                self._world.after(self._rng.randint(1_000, PAUSE_US_MAX), lambda: self._ask(message_id, attempt + 1))
 
         replica = self._rng.choice(self._world.topology.processes)
         self._world.request(replica, Execute(message_id, self._transaction), answered)
-        self._world.after(TIMEOUT_US, lambda: answered(None))
+        self._world.after(PATIENCE_US, lambda: answered(None))
 
 
 def start(workload: Workload, seed: str, span_us: int, wanted: bool | None) -> None:
@@ -113,7 +115,7 @@ def start(workload: Workload, seed: str, span_us: int, wanted: bool | None) -> N
     prepare(workload, rng)
     for _ in range(rng.randint(1, MOVES_MAX)):
         mover = Mover(workload, rng)
-        cluster.world.after(rng.randint(0, span_us), mover.begin)
+        cluster.world.after(rng.randint(0, span_us // 3), mover.begin)
 
 
 def start_to(target: GroupId, workload: Workload, seed: str, span_us: int) -> None:
@@ -123,7 +125,7 @@ def start_to(target: GroupId, workload: Workload, seed: str, span_us: int) -> No
         prepare(workload, rng)
     for _ in range(rng.randint(1, MOVES_MAX)):
         mover = Mover(workload, rng, target)
-        workload.world.after(rng.randint(0, span_us), mover.begin)
+        workload.world.after(rng.randint(0, span_us // 3), mover.begin)
 
 
 def prepare(workload: Workload, rng: random.Random) -> None:
