@@ -54,18 +54,40 @@ def urls_of(target: str | Path) -> list[str]:
     return [(part if "://" in part else f"http://{part}").rstrip("/") for part in parts]
 
 
-def described(urls: Sequence[str]) -> ClusterJson:
-    """What the first that answers says of its cluster. ClusterError."""
+def cluster_of(target: str | Path) -> str:
+    """The id of the cluster that has this directory; empty for addresses, behind which any may be. ConfigError."""
+    directory = _directory_of(target)
+    return open_cluster(directory).cluster_id if directory is not None else ""
+
+
+def described(urls: Sequence[str], cluster_id: str = "") -> ClusterJson:
+    """What the first that answers says of its cluster. cluster_id: of which it has to be, for at the same addresses
+    another one's replicas may run; empty: of any. ClusterError."""
     why = "there is no replica"
     for url in urls:
         try:
             status, body = fetch(f"{url}/v1/cluster")
-            if status == 200:
-                return decode_cluster(body)
-            why = f"{url}: {said(body)}"
+            told = decode_cluster(body) if status == 200 else None
+            if told is not None and cluster_id in ("", told.cluster_id):
+                return told
+            why = f"{url}: {said(body)}" if told is None else _foreign(url, told.cluster_id)
         except _NO_ANSWER as error:
             why = f"{url}: {error}"
     raise ClusterError(f"no replica says what its cluster is: {why}")
+
+
+def foreign(cluster_id: str, url: str) -> str:
+    """What is wrong if a replica of another cluster answers there; else empty, also if nobody does."""
+    with contextlib.suppress(*_NO_ANSWER):
+        status, body = fetch(f"{url}/v1/cluster")
+        other = decode_cluster(body).cluster_id if status == 200 else cluster_id
+        if other != cluster_id:
+            return _foreign(url, other)
+    return ""
+
+
+def _foreign(url: str, cluster_id: str) -> str:
+    return f"at {url} is a replica of another cluster, {cluster_id}"
 
 
 def statuses(target: str | Path) -> list[ReplicaStatus]:

@@ -9,10 +9,14 @@ A file of rows is a sequence of frames: length u32 | crc32 u32 | body, big-endia
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import struct
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from typing import Any
 import msgspec
 
 from kvstore.api.shard_map import ShardMap
-from kvstore.config import json_text, write_atomically
+from kvstore.config import json_text, rename, write_atomically
 from kvstore.storage.store import row_digest
 from multicast.types import GroupId, Timestamp
 
@@ -40,6 +44,25 @@ _decode_rows = msgspec.msgpack.Decoder(Rows).decode
 
 class BackupError(Exception):
     """A backup cannot be taken, read or restored; one line."""
+
+
+@contextmanager
+def made_beside(target: Path) -> Iterator[Path]:
+    """Where a directory is to be made that is called `target` when this ends well. What is left of it otherwise goes.
+    The place is nobody else's, nor what a process that was killed has left, whatever numbers processes have."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    try:
+        beside = place / target.name
+        yield beside
+        try:
+            rename(beside, target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise BackupError(f"{target} exists already, since a moment ago; it was not changed") from None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 class ShardManifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -99,20 +122,22 @@ class RowWriter:
         self._digest = 0
 
     def add(self, rows: Rows) -> None:
-        """The next ones."""
+        """The next ones. BackupError: they cannot be written."""
         body = _encode_rows(rows)
         frame = _FRAME.pack(len(body), zlib.crc32(body)) + body
-        self._file.write(frame)
+        with self._writing():
+            self._file.write(frame)
         self._sum.update(frame)
         self._digest += sum(row_digest(key, row) for key, row in rows)
         self.rows += len(rows)
         self.bytes += len(frame)
 
     def finish(self, position: int, digest: bytes) -> ShardManifest:
-        """All are there, and durable on return. BackupError if they are not those of this digest; empty: nobody knows
-        it."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """All are there, and durable on return. BackupError if that cannot be, or if they are not those of this digest;
+        empty: nobody knows it."""
+        with self._writing():
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self.close()
         found = (self._digest & _DIGEST_MASK).to_bytes(16, "big")
         if digest not in (found, b""):
@@ -124,7 +149,16 @@ class RowWriter:
 
     def close(self) -> None:
         """Also of one that is not finished."""
-        self._file.close()
+        with suppress(OSError):  # of what could not be written before
+            self._file.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A full disk, say, is no failure of whoever has sent the rows."""
+        try:
+            yield
+        except OSError as error:
+            raise BackupError(f"{self._path}: {error.strerror}") from None
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

@@ -13,7 +13,6 @@ before the first transaction. Nothing is said of what was before.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
 import time
@@ -27,7 +26,7 @@ import msgspec
 
 from kvstore import config, identity
 from kvstore.api.model import CUT
-from kvstore.backup.files import MANIFEST, BackupError, Manifest, ShardManifest, read_rows, verify
+from kvstore.backup.files import MANIFEST, BackupError, Manifest, ShardManifest, made_beside, read_rows, verify
 from kvstore.config import ClusterConfig, ReplicaConfig
 from kvstore.core.audit import (
     APPLIED,
@@ -65,8 +64,7 @@ def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callab
     if directory.exists():
         raise BackupError(f"{directory} exists already; nothing was changed")
     _check_clock(manifest)
-    beside = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
-    try:
+    with made_beside(directory) as beside:
         identity.create(beside, made)
         first = _cut(made, Timestamp.parse(manifest.timestamp))
         by_id = {shard.id: shard for shard in manifest.shards}
@@ -74,9 +72,6 @@ def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callab
             _Seeding(backup, beside, made, replica, first, by_id[replica.shard]).run()
             progress(f"replica {replica.id} of shard {replica.shard}: {by_id[replica.shard].rows} rows")
         shutil.copyfile(backup / MANIFEST, beside / RESTORED_FROM)
-        config.rename(beside, directory)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return manifest
 
 

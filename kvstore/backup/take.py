@@ -17,22 +17,30 @@ It is written under a temporary name, read once more, and renamed when it is who
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from kvstore.api.cluster import ShardJson
+from kvstore.api.answers import CutAnswer
+from kvstore.api.cluster import ClusterJson, ShardJson
 from kvstore.api.codec import id_text
 from kvstore.api.shard_map import Place, PlacedRun, ShardMap, add_places, decode_places
-from kvstore.backup.files import FORMAT, BackupError, Manifest, RowWriter, ShardManifest, verify, write_manifest
+from kvstore.backup.files import (
+    FORMAT,
+    BackupError,
+    Manifest,
+    RowWriter,
+    ShardManifest,
+    made_beside,
+    verify,
+    write_manifest,
+)
 from kvstore.cluster import fetch, said
-from kvstore.config import rename
-from kvstore.status import described, urls_of
+from kvstore.status import ASKED_AT_ONCE, cluster_of, described, urls_of
 from kvstore.storage.cut import CutRows, decode_cut_rows
 from multicast.types import Timestamp, new_message_id
 
@@ -41,7 +49,8 @@ TRIES = 3
 CUT_SECONDS = 30.0
 LACK_SECONDS = 5.0
 """For so long the replicas of a shard are asked for rows that none of them has: one may be behind."""
-FETCH_SECONDS = 20.0
+FETCH_SECONDS = 5.0
+"""For so long one replica is waited for: shorter than the others keep what nobody fetches."""
 PAUSE_SECONDS = 0.1
 PACE = 32 * 1024 * 1024
 """Bytes per second: at most so fast rows are fetched, of all shards together; their replicas have clients."""
@@ -61,34 +70,31 @@ def take(source: str, target: Path, progress: Callable[[str], None], at: str = "
         version = Timestamp.parse(at) if at else None
     except ValueError as error:
         raise BackupError(str(error)) from None
-    urls = urls_of(source)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    urls, cluster_id = urls_of(source), cluster_of(source)
     for attempt in range(1, TRIES + 1):
         try:
-            beside.mkdir(parents=True)
-            _take_once(urls, beside, progress, version)
-            manifest = verify(beside, progress)
-            rename(beside, target)
-            return manifest
+            with made_beside(target) as beside:
+                beside.mkdir()
+                _take_once(described(urls, cluster_id), beside, progress, version)
+                return verify(beside, progress)
         except _Gone as gone:
             if attempt == TRIES:
                 raise BackupError(f"{gone}; tried {TRIES} times") from None
             progress(f"{gone}: another cut is made")
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
     raise AssertionError("it returns or raises")
 
 
-def _take_once(urls: list[str], directory: Path, progress: Callable[[str], None], at: Timestamp | None) -> None:
-    known = described(urls)
+def _take_once(known: ClusterJson, directory: Path, progress: Callable[[str], None], at: Timestamp | None) -> None:
+    """known: what a replica says of the cluster before the cut is made."""
     every = [replica.url for shard in known.shards for replica in shard.replicas]
     version = _cut(every)
     if at is not None and at > Timestamp.parse(version):
         raise BackupError(f"nothing has been written at {at} yet; the cluster is at {version}")
     progress(f"cut at {version}")
     leaders = described(every)
+    serving = _serving(every)
     with contextlib.ExitStack() as opened:
-        fetches = [_Fetch(shard, version, at, directory, opened) for shard in leaders.shards]
+        fetches = [_Fetch(shard, serving, version, at, directory, opened) for shard in leaders.shards]
         said = began = time.monotonic()
         while left := [one for one in fetches if not one.done]:
             for one in left:
@@ -123,28 +129,43 @@ def _cut(urls: list[str]) -> str:
             try:
                 status, body = fetch(f"{url}/v1/backups", CUT_SECONDS / 3, b"", headers)
                 if status == 200:
-                    return str(msgspec.json.decode(body)["version"])
+                    return str(msgspec.json.decode(body, type=CutAnswer).version)
                 why = f"{url}: {said(body)}"
-            except OSError as error:
+            except (OSError, msgspec.DecodeError) as error:
                 why = f"{url}: {error}"
             if time.monotonic() > deadline:
                 raise BackupError(f"no cut was made: {why}")
         time.sleep(PAUSE_SECONDS)
 
 
+def _serving(urls: list[str]) -> set[str]:
+    """Those that say so now: one that hangs would be waited for in each shard, and what the others keep goes then."""
+
+    def serves(url: str) -> bool:
+        with contextlib.suppress(OSError):
+            return fetch(f"{url}/readyz")[0] == 200
+        return False
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as together:
+        return {url for url, ready in zip(urls, together.map(serves, urls), strict=True) if ready}
+
+
 class _Fetch:
-    """The rows of one shard. done: all are there."""
+    """The rows of one shard. serving: whose answers may be expected. done: all are there."""
 
     def __init__(
-        self, shard: ShardJson, version: str, at: Timestamp | None, directory: Path, opened: contextlib.ExitStack
-    ):
+        self, shard: ShardJson, serving: Collection[str], version: str, at: Timestamp | None, directory: Path,
+        opened: contextlib.ExitStack,
+    ):  # fmt: skip
         self.writer = RowWriter(directory, shard.id)
         opened.callback(self.writer.close)
         self.done = False
         self._version = version
         self._query = "" if at is None else f"&at={at}"
         self._compacted: dict[str, str] = {}
-        self._urls = [r.url for r in sorted(shard.replicas, key=lambda r: r.id == shard.leader)]
+        asked_first = sorted(shard.replicas, key=lambda r: (r.url not in serving, r.id == shard.leader))
+        self._urls = [replica.url for replica in asked_first]
+        self._failed: set[str] = set()
         self._after = b""
         self._first: CutRows | None = None
         self._lacks_since = time.monotonic()
@@ -172,7 +193,8 @@ class _Fetch:
             why = f"{url}: {said(body)}"
         except (OSError, msgspec.DecodeError) as error:
             why = f"{url}: {error}"
-        late = time.monotonic() > self._lacks_since + LACK_SECONDS
+        self._failed.add(url)
+        late = len(self._failed) == len(self._urls) and time.monotonic() > self._lacks_since + LACK_SECONDS
         if self._compacted and (late or len(self._compacted) == len(self._urls)):
             raise BackupError(f"compacted: shard {self.writer.shard}: {min(self._compacted.values())}")
         if late:
@@ -187,6 +209,7 @@ class _Fetch:
         if found.rows:
             self.writer.add(found.rows)
         self._after, self.done = found.next, not found.next
+        self._failed.clear()
         self._lacks_since = time.monotonic()
 
     def finish(self) -> ShardManifest:
