@@ -2,10 +2,12 @@
 overwrites what it has not read.
 
 A command that adds, removes or replaces takes long; it holds a lock (flock) on a file beside `cluster.json` until it is
-done, and the kernel takes the lock back however its process ends. Replicas write the file, too, when they are told of
-another replica; so every writer checks that the file still says what it said when it was read, under a second lock that
-is held for that moment only. Neither lock protects against a command on another machine, which has a `cluster.json` of
-its own; there the shard decides, which takes one change at a time.
+done, and the kernel takes the lock back however its process ends. So does one that moves slots, on a file of its own,
+for meanwhile a replica may have to be replaced; of two moves of one shard each step would begin the other one anew.
+Replicas write the file, too, when they are told of another replica; so every writer checks that the file still says
+what it said when it was read, under a second lock that is held for that moment only. Neither lock protects against a
+command on another machine, which has a `cluster.json` of its own; there the shard decides, which takes one change at a
+time.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from pathlib import Path
 
 from kvstore.config import CLUSTER_FILE, ClusterConfig, ConfigError, load, save
 
-COMMAND_LOCK, FILE_LOCK = ".changing", ".cluster.json.lock"
+COMMAND_LOCK, MOVE_LOCK, FILE_LOCK = ".changing", ".moving", ".cluster.json.lock"
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """For a command that changes the cluster. ConfigError: another one does, or there is no such directory."""
+def alone(directory: Path, lock: str = COMMAND_LOCK) -> Iterator[None]:
+    """For a command that changes the cluster, or with MOVE_LOCK moves slots. ConfigError: another one does, or there is
+    no such directory."""
     try:
-        file = os.open(directory / COMMAND_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(directory / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigError(f"{directory}: {error.strerror}") from None
     try:

@@ -33,7 +33,7 @@ from kvstore.cluster import (
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check, check_exposure, replica_directory
 from kvstore.identity import has_data, prepare
 from kvstore.process import Handle, is_here, running
-from kvstore.status import described
+from kvstore.status import described, foreign
 from multicast import registry
 from multicast.types import GroupId, ProcessId, new_message_id
 
@@ -244,9 +244,14 @@ def _next_ports(config: ClusterConfig, count: int) -> tuple[int, int]:
 def _told_by(config: ClusterConfig, shard: GroupId) -> ClusterJson:
     """What a replica of this shard says of the cluster. ClusterError if none does."""
     try:
-        return described([replica.url for replica in config.present if replica.shard == shard])
+        return described([replica.url for replica in config.present if replica.shard == shard], config.cluster_id)
     except ClusterError as error:
         raise ClusterError(f"shard {shard}: {error}") from None
+
+
+def _own(config: ClusterConfig) -> list[ReplicaConfig]:
+    """The replicas but for those in whose place another cluster's answers, which would do as it is told."""
+    return [replica for replica in config.present if not foreign(config.cluster_id, replica.url)]
 
 
 def _wait_known(config: ClusterConfig, shard: GroupId, say: Callable[[str], None]) -> None:
@@ -289,6 +294,7 @@ def _remove_replica(directory: Path, replica_id: ProcessId) -> ReplicaConfig:
     replica = config.replica(replica_id)
     if not replica.removed:
         _check_change(config, replica.shard)
+        _told_by(config, replica.shard)
         _have_changed(config, replica.shard, {"remove": replica_id})
         changing.update(directory, without)
     return replica
@@ -306,7 +312,7 @@ def _have_changed(
 ) -> None:
     """Ask the shard's replicas, one after the other, until it is so: its leader decides, which may be the one that is
     to be removed. new: is not asked. ClusterError; Unchanged if all refused."""
-    members = [replica for replica in config.present if replica.shard == shard and replica.id != new]
+    members = [replica for replica in _own(config) if replica.shard == shard and replica.id != new]
     body, headers = msgspec.json.encode(wanted), {"Content-Type": "application/json"}
     deadline = time.monotonic() + CHANGE_SECONDS
     problems: dict[ProcessId, str] = {}
@@ -335,7 +341,15 @@ def move_slots(
     directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
 ) -> None:
     """Move these slots, ranges of first and last, from one shard to the other. ClusterError says what went wrong; then
-    it may be asked for again, and goes on. What the source has begun to move, and is not this, is given up."""
+    it may be asked for again, and goes on. What the source has begun to move, and is not this, is given up.
+    ConfigError: another command moves slots."""
+    with changing.alone(directory, changing.MOVE_LOCK):
+        _move_slots(directory, source, target, slots, say)
+
+
+def _move_slots(
+    directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
+) -> None:
     config = open_cluster(directory)
     _check_shards(config, source, target)
     for first, last in slots:
@@ -353,13 +367,15 @@ def move_slots(
 
 def give_up(directory: Path, source: int, target: int, say: Callable[[str], None]) -> None:
     """A move from one shard to the other was begun and is not to go on: what both keep for it goes. Slots that have
-    changed their shard stay where they are. ClusterError; then it may be asked for again."""
-    config = open_cluster(directory)
-    _check_shards(config, source, target)
-    leaving = _moves_of(config, source).get("leaving")
-    if leaving and leaving["target"] != target:
-        raise ClusterError(f"nothing was given up: shard {source} has begun a move to shard {leaving['target']} since")
-    steps = _give_up(config, source, target)
+    changed their shard stay where they are. ClusterError; then it may be asked for again. ConfigError as above."""
+    with changing.alone(directory, changing.MOVE_LOCK):
+        config = open_cluster(directory)
+        _check_shards(config, source, target)
+        leaving = _moves_of(config, source).get("leaving")
+        if leaving and leaving["target"] != target:
+            begun = f"shard {source} has begun a move to shard {leaving['target']} since"
+            raise ClusterError(f"nothing was given up: {begun}")
+        steps = _give_up(config, source, target)
     say(f"the move from shard {source} to shard {target} is given up" if steps else "no such move was begun")
 
 
@@ -403,7 +419,9 @@ def _moves_of(config: ClusterConfig, shard: GroupId) -> dict[str, Any]:
     for replica in config.present:
         if replica.shard == shard:
             with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-                told.append(decode_cluster(fetch(f"{replica.url}/v1/cluster")[1]).replica)
+                one = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
+                if one.cluster_id == config.cluster_id:
+                    told.append(one.replica)
     if not told:
         told = [_told_by(config, shard).replica]  # or why nobody says it
     found: dict[str, Any] = max((one.get("store", {}) for one in told), key=lambda store: store.get("position", -1))
@@ -421,7 +439,8 @@ def _move(
 ) -> int:
     """Step by step, each under an id that it keeps, through any replica that answers. How many steps; 0 if `is_done`
     says that it was so before. ClusterError says what is not known."""
-    urls = itertools.cycle([replica.url for replica in config.present])
+    urls = itertools.cycle([replica.url for replica in _own(config)])
+    url = next(urls)
     body = msgspec.json.encode({"source": source, "target": target, "slots": slots})
     steps, more = 0, True
     while more:
@@ -430,12 +449,13 @@ def _move(
         give_up_at = time.monotonic() + MOVE_STEP_SECONDS
         while True:
             try:
-                status, answer = fetch(f"{next(urls)}/v1/moves", MOVE_STEP_SECONDS, body, headers)
+                status, answer = fetch(f"{url}/v1/moves", MOVE_STEP_SECONDS / 3, body, headers)
                 told = msgspec.json.decode(answer)
             except (OSError, msgspec.DecodeError) as error:
                 status, told = 0, {"detail": str(error), "retryable": True}
             if status == 200:
                 break
+            url = next(urls)
             another = told.get("retryable") or told.get("code") in ("id_expired", "id_in_future")  # its clock is off
             if not another or time.monotonic() > give_up_at:
                 if is_done():  # perhaps by a step whose answer was lost

@@ -34,7 +34,7 @@ from kvstore.cluster import (
 )
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.process import Handle, is_here, running
-from kvstore.status import described
+from kvstore.status import described, foreign
 from multicast.types import ProcessId
 
 TELL_SECONDS = 10.0
@@ -104,6 +104,8 @@ def _check_others(directory: Path, known: ClusterConfig, old: ReplicaConfig) -> 
     """Those of its shard; whoever was added on another machine has to be in the file, too."""
     others = [other for other in known.present if other.shard == old.shard and other.id != old.id]
     for other in others:
+        if problem := foreign(known.cluster_id, other.url):
+            raise ClusterError(f"{problem}, where replica {other.id} should be; nothing was changed")
         if not is_ready(other):
             raise ClusterError(
                 f"replica {other.id} of shard {old.shard} is not ready, and a new replica {old.id} has to hear from all"
@@ -136,10 +138,13 @@ def _tell(known: ClusterConfig, new: ReplicaConfig, say: Callable[[str], None]) 
     body, heard = msgspec.json.encode(new), False
     others = [replica for replica in known.present if replica.id != new.id]
     for other in sorted(others, key=lambda replica: replica.shard != new.shard):
+        problem = foreign(known.cluster_id, other.url)
+        refused = bool(problem)
         try:
-            status, answer = fetch(f"{other.url}/v1/replaced", TELL_SECONDS, body)
-            problem = "" if status == 200 else said(answer)
-            refused = 400 <= status < 500
+            if not problem:
+                status, answer = fetch(f"{other.url}/v1/replaced", TELL_SECONDS, body)
+                problem = "" if status == 200 else said(answer)
+                refused = 400 <= status < 500
         except OSError as error:
             problem, refused = str(error), False
         heard = heard or not refused

@@ -19,7 +19,7 @@ from tests.ports import free_base_port
 HOLD = """
 import sys, pathlib
 from kvstore import changing
-with changing.alone(pathlib.Path(sys.argv[1])):
+with changing.alone(pathlib.Path(sys.argv[1]), *sys.argv[2:]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -82,6 +82,24 @@ def test_of_two_commands_at_a_time_the_second_changes_nothing_and_says_who_is_fi
     with changing.alone(directory):
         changing.update(directory, lambda now: msgspec.structs.replace(now, epoch=7))
     assert config.load(directory).epoch == 7
+
+
+def test_of_two_commands_that_move_slots_the_second_moves_nothing(directory: Path) -> None:
+    """Each step of one would begin the other one anew, and neither would end. Meanwhile a replica may be replaced."""
+    first = python("-c", HOLD, str(directory), changing.MOVE_LOCK)
+    assert first.stdout is not None and first.stdout.readline() == "held\n"
+    try:
+        for asked in (
+            lambda: growing.move_slots(directory, 0, 1, [(0, 9)], str),
+            lambda: growing.give_up(directory, 0, 1, str),
+        ):
+            with pytest.raises(ConfigError, match=f"another command .process {first.pid}. is changing this cluster"):
+                asked()
+        with changing.alone(directory):
+            pass
+    finally:
+        first.kill()
+        first.communicate()
 
 
 def test_processes_that_write_it_at_a_time_lose_nothing(

@@ -98,6 +98,28 @@ def test_of_a_move_whose_answer_was_lost_nobody_says_that_nothing_was_moved(
     assert said == ["shard 1 has these slots already"]
 
 
+def test_a_move_goes_on_though_a_replica_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is waited for once; by a clock that only waiting moves."""
+    made = make_cluster(tmp_path, 2, 2, "white_box")
+    steps, now = [b"true"] * 5 + [b"false"], 1000.0
+    asked: list[str] = []
+
+    def hanging(url: str, seconds: float = 2.0, *_: Any) -> tuple[int, bytes]:
+        nonlocal now
+        asked.append(url)
+        if url.startswith((made.replicas[0].url, made.replicas[1].url)):
+            now += seconds
+            raise TimeoutError("timed out")
+        return 200, b'{"more": %b}' % steps.pop(0)
+
+    monkeypatch.setattr(growing, "fetch", hanging)
+    monkeypatch.setattr(growing, "foreign", lambda *_: "")
+    monkeypatch.setattr(growing.time, "monotonic", lambda: now)
+    monkeypatch.setattr(growing.time, "sleep", lambda _: None)
+    assert growing._move(made, 0, 1, [(0, 9)], lambda: False) == 6
+    assert asked == [f"{made.replicas[number].url}/v1/moves" for number in (0, 1, *[2] * 6)]
+
+
 @pytest.mark.parametrize("slots", [(0, SLOTS), (-1, 3), (5, 2)])
 def test_slots_that_there_are_not_are_refused(tmp_path: Path, slots: tuple[int, int]) -> None:
     make_cluster(tmp_path, 2, 1, "white_box")

@@ -1,0 +1,76 @@
+"""Where the replicas of a cluster should be, those of another one run: after a restore, say, to the same ports. No
+command about the one changes the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvstore import cluster, config, growing, identity, replacing
+from kvstore.backup import take
+from kvstore.cluster import ClusterError
+from tests.kvstore.live import Replica, running_cluster
+from tests.ports import free_base_port
+
+SAYS = "is a replica of another cluster, "
+
+
+def ignore(text: str) -> None:
+    pass
+
+
+def test_no_command_about_a_cluster_changes_the_one_that_runs_at_its_addresses(tmp_path: Path) -> None:
+    old, base = tmp_path / "old", free_base_port(4)
+    commands: list[Callable[[], object]] = [
+        lambda: growing.move_slots(old, 0, 1, [(0, 9)], ignore),
+        lambda: growing.give_up(old, 0, 1, ignore),
+        lambda: growing.add_replica(old, 0, "127.0.0.1", "", (base, base + 1), ignore),
+        lambda: growing.add_shard(old, 1, "127.0.0.1", "", (base, base + 1), ignore),
+        lambda: growing.remove_replica(old, 1, ignore),
+        lambda: replacing.replace_replica(old, 2, {"peer_port": base + 2, "http_port": base + 3}, old, ignore),
+        lambda: take.take(str(old), tmp_path / "backup", ignore),
+    ]
+    with running_cluster(tmp_path / "new", 2, 3, "white_box") as replicas:
+
+        def known() -> Any:
+            told = replicas[0]("GET", "/v1/cluster").json
+            return told["shard_map"], told["shards"]
+
+        before = known()
+        made = msgspec.structs.replace(config.load(tmp_path / "new"), cluster_id="ab" * 16)
+        identity.create(old, made)
+        for command in commands:
+            with pytest.raises(ClusterError, match=SAYS):
+                command()
+            assert config.load(old) == made
+        assert known() == before and not (tmp_path / "backup").exists()
+
+
+def test_who_is_of_another_cluster_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the machine that is to be removed, say, and is used for something else already."""
+    told: list[str] = []
+
+    def telling(url: str, seconds: float = 2.0, body: bytes | None = None, headers: Any = None) -> tuple[int, bytes]:
+        if body is None:
+            return cluster.fetch(url, seconds, body, headers)
+        told.append(url.partition("/v1")[0])
+        return 200, b'{"done": %b, "more": false}' % (b"true" if len(told) % 2 == 0 else b"false")
+
+    monkeypatch.setattr(growing, "fetch", telling)
+    monkeypatch.setattr(replacing, "fetch", telling)
+    with running_cluster(tmp_path / "ours", 1, 1, "white_box"), running_cluster(tmp_path / "other", 1, 1, "white_box"):
+        ours, other = config.load(tmp_path / "ours"), config.load(tmp_path / "other")
+        theirs = msgspec.structs.replace(other.replicas[0], id=1, added=True)
+        made = ours.with_replica(theirs)
+        growing._have_changed(made, 0, {"remove": 1})
+        growing._move(made, 0, 1, (), lambda: False)
+        assert told == [ours.replicas[0].url] * 3
+        third = msgspec.structs.replace(theirs, id=2, http_port=theirs.http_port + 1)
+        with pytest.raises(ClusterError, match=f"replica 1 was not told: .*{SAYS}"):
+            replacing._tell(made.with_replica(third), third, ignore)
+        assert Replica("127.0.0.1", theirs.http_port)("GET", "/v1/cluster").status == 200
+        assert told == [ours.replicas[0].url] * 4
