@@ -1,13 +1,13 @@
 """Who may change a cluster's `cluster.json`, and when: one operator's command at a time on a machine; and nobody
 overwrites what it has not read.
 
-A command that adds, removes or replaces takes long; it holds a lock (flock) on a file beside `cluster.json` until it is
-done, and the kernel takes the lock back however its process ends. So does one that moves slots, on a file of its own,
-for meanwhile a replica may have to be replaced; of two moves of one shard each step would begin the other one anew.
-Replicas write the file, too, when they are told of another replica; so every writer checks that the file still says
-what it said when it was read, under a second lock that is held for that moment only. Neither lock protects against a
-command on another machine, which has a `cluster.json` of its own; there the shard decides, which takes one change at a
-time.
+A command that adds, removes, replaces or restarts takes long; it holds a lock (flock) on a file beside `cluster.json`
+until it is done, and the kernel takes the lock back however its process ends. So does one that moves slots, on a file
+of its own, for meanwhile a replica may have to be replaced; of two moves of one shard each step would begin the other
+one anew. Replicas write the file, too, when they are told of another replica; so every writer checks that the file
+still says what it said when it was read, under a second lock that is held for that moment only. Neither lock protects
+against a command on another machine, which has a `cluster.json` of its own; there the shard decides, which takes one
+change at a time.
 """
 
 from __future__ import annotations

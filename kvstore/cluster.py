@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvstore import certificates
+from kvstore import certificates, changing
 from kvstore.api.problem import parse_problem
 from kvstore.api.rights import id_of
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
@@ -310,7 +310,15 @@ def restart(
     directory: Path, say: Callable[[str], None], insecure: bool = False, only: Collection[ProcessId] = ()
 ) -> list[Started]:
     """Restart the replicas that run here, or only these, one after the other, while the shards go on; those that were.
-    ClusterError: another one is not ready, or one does not come back: then the rest stays as it is."""
+    ClusterError: another one is not ready, or one does not come back: then the rest stays as it is. ConfigError:
+    another command changes the cluster, and together they might have two replicas of a shard down."""
+    with changing.alone(directory):
+        return _restart(directory, say, insecure, only)
+
+
+def _restart(
+    directory: Path, say: Callable[[str], None], insecure: bool, only: Collection[ProcessId]
+) -> list[Started]:
     config = open_cluster(directory)
     if not insecure:
         for replica in config.present:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore import changing, cli, config, growing, replacing
+from kvstore import changing, cli, cluster, config, growing, replacing
 from kvstore.config import ConfigError
 from kvstore.identity import create
 from tests.ports import free_base_port
@@ -70,6 +70,7 @@ def test_of_two_commands_at_a_time_the_second_changes_nothing_and_says_who_is_fi
             lambda: growing.add_shard(directory, 3, "127.0.0.1", "", None, str),
             lambda: growing.remove_replica(directory, 2, str),
             lambda: replacing.replace_replica(directory, 1, {}, directory, str),
+            lambda: cluster.restart(directory, str),
         ):
             with pytest.raises(ConfigError, match=f"another command .process {first.pid}. is changing this cluster"):
                 asked()
