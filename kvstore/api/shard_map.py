@@ -27,7 +27,7 @@ from kvstore.api.model import (
     lease_key,
     operations_of,
 )
-from multicast.types import GroupId, Timestamp
+from multicast.types import ZERO, GroupId, Timestamp
 
 
 class Place(NamedTuple):
@@ -65,18 +65,22 @@ class PlacedRun(msgspec.Struct, array_like=True, gc=False):
 def runs_of(places: Places) -> list[PlacedRun]:
     """The same, as few rising runs."""
     runs: list[PlacedRun] = []
+    after, before = -1, None
     for slot in sorted(places):
-        shard, since = places[slot]
-        if runs and runs[-1].last == slot - 1 and (runs[-1].shard, runs[-1].since) == (shard, since):
+        place = places[slot]
+        if slot == after and (place is before or place == before):
             runs[-1].last = slot
         else:
-            runs.append(PlacedRun(slot, slot, shard, since))
+            runs.append(PlacedRun(slot, slot, *place))
+        after, before = slot + 1, place
     return runs
 
 
 def places_of(runs: Iterable[PlacedRun]) -> dict[int, Place]:
     """The inverse of `runs_of`."""
-    return {slot: Place(r.shard, r.since) for r in runs for slot in range(r.first, r.last + 1)}
+    places: dict[int, Place] = {}
+    add_places(places, runs)
+    return places
 
 
 def ranges_of(slots: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -95,12 +99,17 @@ decode_places = msgspec.msgpack.Decoder(list[PlacedRun]).decode
 
 
 def add_places(known: dict[int, Place], told: Iterable[PlacedRun]) -> bool:
-    """The latest move of a slot counts. Whether anything is new."""
+    """The latest move of a slot counts. Whether anything is new. (All that have ever moved are told again and again,
+    thousands of slots: what is known already makes nothing.)"""
     new = False
-    for slot, place in places_of(told).items():
-        if slot not in known or place.since > known[slot].since:
-            known[slot] = place
-            new = True
+    for run in told:
+        since = run.since
+        place = Place(run.shard, since)
+        for slot in range(run.first, run.last + 1):
+            before = known.get(slot)
+            if before is None or since > before[1]:
+                known[slot] = place
+                new = True
     return new
 
 
@@ -211,12 +220,14 @@ class ShardMap:
         """This map after these moves; its version tells the time of the last one."""
         if not places:
             return self
-        slots = list(self.slots)
-        for slot, place in places.items():
+        slots, shards, latest = list(self.slots), {*self.shards}, ZERO
+        for slot, (shard, since) in places.items():
             if slot < SLOTS:
-                slots[slot] = place.shard
-        version = self.version + max(place.since.time for place in places.values())
-        return ShardMap(version, slots, {*self.shards, *[place.shard for place in places.values()]})
+                slots[slot] = shard
+            else:
+                shards.add(shard)
+            latest = max(latest, since)
+        return ShardMap(self.version + latest.time, slots, shards)
 
     @classmethod
     def even(cls, shards: Sequence[GroupId], version: int = 1) -> ShardMap:

@@ -294,12 +294,13 @@ class Moves:
         if given.slots or given.last:
             self._store.forget_past(at)
             place = Place(move.target, timestamp)
-            self.places |= dict.fromkeys(_expanded(given.slots), place)
+            new = dict.fromkeys(_expanded(given.slots), place)
             if move.target not in self.first_map.shards:
-                self.places[own_slot(move.target)] = place
+                new[own_slot(move.target)] = place
+            self.places |= new
             self.runs = runs_of(self.places)
             self._store.set_note(PLACES, encode_places(self.runs))
-            self.learn(self.runs)
+            self.learn(runs_of(new))
 
     def _gave(self, move: Move, given: Given, at: Timestamp) -> None:
         store = self._store
