@@ -344,25 +344,19 @@ def move_slots(
     it may be asked for again, and goes on. What the source has begun to move, and is not this, is given up.
     ConfigError: another command moves slots."""
     with changing.alone(directory, changing.MOVE_LOCK):
-        _move_slots(directory, source, target, slots, say)
-
-
-def _move_slots(
-    directory: Path, source: int, target: int, slots: Sequence[tuple[int, int]], say: Callable[[str], None]
-) -> None:
-    config = open_cluster(directory)
-    _check_shards(config, source, target)
-    for first, last in slots:
-        if not 0 <= first <= last < SLOTS:
-            raise ClusterError(f"nothing was moved: slots are from 0 to {SLOTS - 1}, and rise: not {first}-{last}")
-    owners = ShardMap.from_json(_told_by(config, source).shard_map).slots
-    left = ranges_of(slot for first, last in slots for slot in range(first, last + 1) if owners[slot] != target)
-    if left:
-        _give_up_others(config, source, target, left, say)
-    if left and (steps := _move(config, source, target, left, lambda: _has(directory, target, slots))):
-        say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
-    else:
-        say(f"shard {target} has these slots already")
+        config = open_cluster(directory)
+        _check_shards(config, source, target)
+        for first, last in slots:
+            if not 0 <= first <= last < SLOTS:
+                raise ClusterError(f"nothing was moved: slots are from 0 to {SLOTS - 1}, and rise: not {first}-{last}")
+        owners = ShardMap.from_json(_told_by(config, source).shard_map).slots
+        left = ranges_of(sorted([slot for slot in _expanded(slots) if owners[slot] != target]))
+        if left:
+            _give_up_others(config, source, target, left, say)
+        if left and (steps := _move(config, source, target, left, lambda: _has(directory, target, slots))):
+            say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
+        else:
+            say(f"shard {target} has these slots already")
 
 
 def give_up(directory: Path, source: int, target: int, say: Callable[[str], None]) -> None:
@@ -428,10 +422,12 @@ def _moves_of(config: ClusterConfig, shard: GroupId) -> dict[str, Any]:
     return found.get("moves") or {}
 
 
-def _check_shards(config: ClusterConfig, *shards: GroupId) -> None:
-    for shard in shards:
+def _check_shards(config: ClusterConfig, source: GroupId, target: GroupId) -> None:
+    for shard in (source, target):
         if shard not in config.shards:
             raise ClusterError(f"nothing was moved: there is no shard {shard}")
+    if source == target:
+        raise ClusterError(f"nothing was moved: slots move from one shard to another, not from {source} to {target}")
 
 
 def _move(
@@ -460,8 +456,10 @@ def _move(
             if not another or time.monotonic() > give_up_at:
                 if is_done():  # perhaps by a step whose answer was lost
                     return steps
-                done = f"after {steps} step(s) that are known"
-                raise ClusterError(f"not known to be moved, {done}: {told.get('detail')}; the same command goes on")
+                done = f"after {steps} step(s) that are known: {told.get('detail')}"
+                if status == 422:  # and it will be
+                    raise ClusterError(f"refused, {done}")
+                raise ClusterError(f"not known to be moved, {done}; the same command goes on")
             time.sleep(POLL_SECONDS)
         steps, more = steps + 1, told["more"]
     return steps

@@ -60,9 +60,9 @@ _CLOCK_BEHIND_US_MAX = 1_000_000
 def restore(backup: Path, directory: Path, made: ClusterConfig, progress: Callable[[str], None]) -> Manifest:
     """Make `directory`, with a cluster of configuration `made`, which `configuration` has made for this backup; none
     of its replicas runs afterwards. BackupError, ConfigError: nothing is left behind."""
-    manifest = verify(backup, progress)
-    if directory.exists():
+    if directory.exists():  # which is said before all of the backup is read
         raise BackupError(f"{directory} exists already; nothing was changed")
+    manifest = verify(backup, progress)
     _check_clock(manifest)
     with made_beside(directory) as beside:
         identity.create(beside, made)

@@ -58,7 +58,7 @@ SAY_SECONDS = 1.0
 
 
 class _Gone(Exception):
-    """No replica of a shard has its rows any more; the text says of which, and what they said."""
+    """No replica of a shard has its rows any more, or a shard was not asked; the text says which, and why."""
 
 
 def take(source: str, target: Path, progress: Callable[[str], None], at: str = "") -> Manifest:
@@ -91,8 +91,8 @@ def _take_once(known: ClusterJson, directory: Path, progress: Callable[[str], No
     if at is not None and at > Timestamp.parse(version):
         raise BackupError(f"nothing has been written at {at} yet; the cluster is at {version}")
     progress(f"cut at {version}")
-    leaders = described(every)
     serving = _serving(every)
+    leaders = described(sorted(every, key=lambda url: url not in serving))  # who is behind may not know all shards
     with contextlib.ExitStack() as opened:
         fetches = [_Fetch(shard, serving, version, at, directory, opened) for shard in leaders.shards]
         said = began = time.monotonic()
@@ -111,6 +111,8 @@ def _take_once(known: ClusterJson, directory: Path, progress: Callable[[str], No
     places: dict[int, Place] = {}
     for one in fetches:
         add_places(places, one.places)
+    if unknown := {place.shard for place in places.values()} - {one.writer.shard for one in fetches}:
+        raise _Gone(f"not every replica knows shard {min(unknown)} yet")
     shard_map = ShardMap.from_json(known.shard_map).after(places)
     manifest = Manifest(
         format=FORMAT, cluster_id=known.cluster_id, protocol=known.protocol, version=str(at or version),

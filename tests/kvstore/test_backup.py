@@ -265,8 +265,10 @@ def test_what_is_not_as_it_was_written_is_refused(tmp_path: Path, damage: Callab
 def test_nothing_that_exists_is_overwritten(tmp_path: Path) -> None:
     backups.make_backup(tmp_path / "backup", VALUES)
     restored(tmp_path / "backup", tmp_path / "new", replicas=1)
+    said: list[str] = []
     with pytest.raises(BackupError, match="new exists already; nothing was changed"):
-        restored(tmp_path / "backup", tmp_path / "new", replicas=1)
+        restore.restore(tmp_path / "backup", tmp_path / "new", config.load(tmp_path / "new"), said.append)
+    assert said == [], "it was not read first"
     with pytest.raises(BackupError, match="backup exists already; nothing was changed"):
         take.take(str(tmp_path / "new"), tmp_path / "backup", nothing)
 

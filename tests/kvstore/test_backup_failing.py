@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvstore import config, identity
+from kvstore import config, growing, identity
 from kvstore.api.model import Get, Put, Transaction
 from kvstore.backup import files, restore, take
 from kvstore.backup.files import BackupError, read_manifest, verify
@@ -104,6 +104,34 @@ async def test_whichever_request_fails_there_is_a_backup_or_nothing(
                 shutil.rmtree(tmp_path / "b")
                 fails_at, whole = fails_at + 1, whole + 1
     assert os.listdir(tmp_path) == ["old"] and whole >= 3 * 4
+
+
+async def test_who_does_not_know_all_shards_yet_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes back after a shard was added, say; and not asked, if another one is ready."""
+    made = make_cluster(tmp_path / "old", 2, 1, "white_box")
+    described, asked = take.described, list[list[str]]()
+    progress: list[str] = []
+
+    def behind(urls: list[str], *rest: str) -> Any:
+        known = described(urls, *rest)
+        asked.append(urls)
+        if len(asked) == 2:
+            known.shards.pop()
+        return known
+
+    monkeypatch.setattr(take, "described", behind)
+    async with backups.serving(tmp_path / "old", made) as replicas:
+        await fill(replicas[0])
+        await asyncio.to_thread(growing.move_slots, tmp_path / "old", 0, 1, [(0, 9)], nothing)
+        await asyncio.to_thread(take.take, str(tmp_path / "old"), tmp_path / "b", progress.append)
+        monkeypatch.setattr(take, "_serving", lambda _: {made.replicas[1].url})
+        shutil.rmtree(tmp_path / "b")
+        await asyncio.to_thread(take.take, str(tmp_path / "old"), tmp_path / "b", nothing)
+    assert progress[1] == "not every replica knows shard 1 yet: another cut is made"
+    assert sum(shard.rows for shard in verify(tmp_path / "b", nothing).shards) == len(VALUES)
+    assert asked[-1] == [made.replicas[1].url, made.replicas[0].url]
 
 
 async def test_a_full_disk_is_not_taken_for_a_failure_of_the_replicas(

@@ -120,6 +120,18 @@ def test_a_move_goes_on_though_a_replica_hangs(tmp_path: Path, monkeypatch: pyte
     assert asked == [f"{made.replicas[number].url}/v1/moves" for number in (0, 1, *[2] * 6)]
 
 
+def test_what_cannot_be_moved_is_refused_and_what_is_said_twice_moves_once(tmp_path: Path) -> None:
+    """Nobody is told to say the same again."""
+    said: list[str] = []
+    with running_cluster(tmp_path, 3, 1, "white_box"):
+        refused = r"^refused, after 0 step\(s\) that are known: .*not all of these slots are the source's$"
+        for source, target, says in ((0, 0, "not from 0 to 0$"), (0, 2, refused)):
+            with pytest.raises(ClusterError, match=says):
+                growing.move_slots(tmp_path, source, target, [(SLOTS // 2, SLOTS // 2 + 9)], said.append)
+        growing.move_slots(tmp_path, 0, 1, [(0, 9), (5, 20)], said.append)
+    assert said == ["moved from shard 0 to shard 1, in 1 step(s)"]
+
+
 @pytest.mark.parametrize("slots", [(0, SLOTS), (-1, 3), (5, 2)])
 def test_slots_that_there_are_not_are_refused(tmp_path: Path, slots: tuple[int, int]) -> None:
     make_cluster(tmp_path, 2, 1, "white_box")
