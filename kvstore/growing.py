@@ -242,11 +242,22 @@ def _next_ports(config: ClusterConfig, count: int) -> tuple[int, int]:
 
 
 def _told_by(config: ClusterConfig, shard: GroupId) -> ClusterJson:
-    """What a replica of this shard says of the cluster. ClusterError if none does."""
+    """What the replica of this shard says of the cluster that has come furthest of those that answer: one that was just
+    started may not know the latest moves. ClusterError if none answers."""
+    urls = [replica.url for replica in config.present if replica.shard == shard]
+    told: list[ClusterJson] = []
+    for url in urls:
+        with contextlib.suppress(ClusterError):
+            told.append(described([url], config.cluster_id))
     try:
-        return described([replica.url for replica in config.present if replica.shard == shard], config.cluster_id)
+        return max(told, key=_position) if told else described(urls, config.cluster_id)
     except ClusterError as error:
         raise ClusterError(f"shard {shard}: {error}") from None
+
+
+def _position(told: ClusterJson) -> int:
+    """How far the replica is that has told it, if it says so to who asks."""
+    return int(told.replica.get("store", {}).get("position", -1))
 
 
 def _own(config: ClusterConfig) -> list[ReplicaConfig]:
@@ -353,7 +364,7 @@ def move_slots(
         left = ranges_of(sorted([slot for slot in _expanded(slots) if owners[slot] != target]))
         if left:
             _give_up_others(config, source, target, left, say)
-        if left and (steps := _move(config, source, target, left, lambda: _has(directory, target, slots))):
+        if left and (steps := _move(config, source, target, left, lambda: _has(config, target, slots))):
             say(f"moved from shard {source} to shard {target}, in {steps} step(s)")
         else:
             say(f"shard {target} has these slots already")
@@ -407,19 +418,8 @@ def _expanded(slots: Sequence[Sequence[int]]) -> set[int]:
 
 
 def _moves_of(config: ClusterConfig, shard: GroupId) -> dict[str, Any]:
-    """What the replica of this shard says of its moves (`Moves.status`) that has come furthest of those that answer;
-    nothing, if it is of an older release. ClusterError if none answers."""
-    told = []
-    for replica in config.present:
-        if replica.shard == shard:
-            with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-                one = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
-                if one.cluster_id == config.cluster_id:
-                    told.append(one.replica)
-    if not told:
-        told = [_told_by(config, shard).replica]  # or why nobody says it
-    found: dict[str, Any] = max((one.get("store", {}) for one in told), key=lambda store: store.get("position", -1))
-    return found.get("moves") or {}
+    """What this shard says of its moves (`Moves.status`); nothing, if it is of an older release. ClusterError."""
+    return _told_by(config, shard).replica.get("store", {}).get("moves") or {}
 
 
 def _check_shards(config: ClusterConfig, source: GroupId, target: GroupId) -> None:
@@ -484,12 +484,9 @@ def _has_begun(config: ClusterConfig, shard: GroupId) -> bool:
     return shard in [known.id for known in _told_by(config, shard).shards]
 
 
-def _has(directory: Path, shard: int, slots: Sequence[tuple[int, int]]) -> bool:
-    """Whether one of its replicas says that it has all of these slots."""
-    for replica in open_cluster(directory).present:
-        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-            if replica.shard == shard:
-                told = decode_cluster(fetch(f"{replica.url}/v1/cluster")[1])
-                owners = ShardMap.from_json(told.shard_map).slots
-                return all(set(owners[first : last + 1]) == {shard} for first, last in slots)
+def _has(config: ClusterConfig, shard: int, slots: Sequence[tuple[int, int]]) -> bool:
+    """Whether the shard says that it has all of these slots."""
+    with contextlib.suppress(ClusterError):
+        owners = ShardMap.from_json(_told_by(config, shard).shard_map).slots
+        return all(set(owners[first : last + 1]) == {shard} for first, last in slots)
     return False

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvstore import cli, config, growing
+from kvstore.api.cluster import ClusterJson
 from kvstore.api.shard_map import SLOTS, ShardMap, slot_of
 from kvstore.cluster import ClusterError, fetch
 from kvstore.process import Handle
@@ -118,6 +119,29 @@ def test_a_move_goes_on_though_a_replica_hangs(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(growing.time, "sleep", lambda _: None)
     assert growing._move(made, 0, 1, [(0, 9)], lambda: False) == 6
     assert asked == [f"{made.replicas[number].url}/v1/moves" for number in (0, 1, *[2] * 6)]
+
+
+def test_of_replicas_that_know_different_moves_the_one_counts_that_has_come_furthest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the first one was just started and takes what was moved away since for what is moved already."""
+    made = make_cluster(tmp_path, 2, 3, "white_box")
+    positions: dict[str, int | None] = {}
+
+    def described(urls: list[str], cluster_id: str) -> ClusterJson:
+        position = positions.get(urls[0])
+        if position is None:
+            raise ClusterError("no answer")
+        store = {"store": {"position": position, "moves": {"old": position == 9}}}
+        first = 0 if position == 9 else 1
+        return ClusterJson(cluster_id=cluster_id, shard_map=ShardMap.even([first]).to_json(), shards=[], replica=store)
+
+    monkeypatch.setattr(growing, "described", described)
+    with pytest.raises(ClusterError, match="shard 0: no answer"):
+        growing._told_by(made, 0)
+    assert not growing._has(made, 0, [(0, 9)])
+    positions = {made.replicas[0].url: 5, made.replicas[2].url: 9, made.replicas[3].url: 20}
+    assert growing._has(made, 0, [(0, 9)]) and growing._moves_of(made, 0) == {"old": True}
 
 
 def test_what_cannot_be_moved_is_refused_and_what_is_said_twice_moves_once(tmp_path: Path) -> None:
