@@ -134,8 +134,8 @@ def _cut(urls: list[str]) -> str:
                     return str(msgspec.json.decode(body, type=CutAnswer).version)
                 why = f"{url}: {said(body)}"
             except (OSError, msgspec.DecodeError) as error:
-                why = f"{url}: {error}"
-            if time.monotonic() > deadline:
+                status, why = 0, f"{url}: {error}"
+            if status in (401, 403) or time.monotonic() > deadline:
                 raise BackupError(f"no cut was made: {why}")
         time.sleep(PAUSE_SECONDS)
 

@@ -134,6 +134,20 @@ async def test_who_does_not_know_all_shards_yet_is_not_believed(
     assert asked[-1] == [made.replicas[1].url, made.replicas[0].url]
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_who_may_not_make_a_backup_is_told_at_once(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    asked: list[str] = []
+
+    def refusing(url: str, *_: Any) -> tuple[int, bytes]:
+        asked.append(url)
+        return status, b"not you"
+
+    monkeypatch.setattr(take, "fetch", refusing)
+    with pytest.raises(BackupError, match="no cut was made: http://one: not you"):
+        take._cut(["http://one", "http://other"])
+    assert len(asked) == 1
+
+
 async def test_a_full_disk_is_not_taken_for_a_failure_of_the_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
