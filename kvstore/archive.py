@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from kvstore.config import NO_ARCHIVE, ConfigError, load, replica_directory
@@ -25,21 +26,25 @@ def prune(
     if not config.archive or config.archive == NO_ARCHIVE:
         raise ConfigError(f"{directory}: the cluster has no archive")
     segments = (directory / config.archive).glob("replicas/*/journal-*/*.seg")
-    ours = [path for path in segments if path.parent.parent.name.isdigit()]
-    found = [(path.stat().st_mtime, path) for path in ours]
-    left = sum(path.stat().st_size for _, path in found)
+    found: list[tuple[float, Path, int]] = []
+    for path in segments:
+        with suppress(FileNotFoundError):  # the same command on another machine was faster, here and below
+            if path.parent.parent.name.isdigit():
+                kept = path.stat()
+                found.append((kept.st_mtime, path, kept.st_size))
+    left = sum(size for _, _, size in found)
     oldest = time.time() - keep_days * DAY_SECONDS if keep_days is not None else 0.0
     count = 0
-    for touched, path in sorted(found):
+    for touched, path, size in sorted(found):
         if touched >= oldest and (keep_bytes is None or left <= keep_bytes):
             break
         if not SEGMENT_NAME.fullmatch(path.name) or _is_held(directory, path):
             continue
-        say(f"{path}: {path.stat().st_size} bytes")
-        left -= path.stat().st_size
+        say(f"{path}: {size} bytes")
+        left -= size
         count += 1
         if not dry:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return count
 
 

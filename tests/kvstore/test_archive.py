@@ -61,6 +61,17 @@ def test_the_oldest_go_but_for_what_a_journal_still_has(
     assert left(archived) == expected
 
 
+def test_two_may_make_it_smaller_at_a_time(archived: Path) -> None:
+    """As timers of machines do that share it: what the other one has deleted is gone, and that is all."""
+
+    def other(_: str) -> None:
+        for path in archived.glob("archive/replicas/0/*/*.seg"):
+            path.unlink()
+
+    assert prune(archived, 0, None, False, other) == 9
+    assert left(archived) == {"0": [], "1": [2]}
+
+
 def test_what_somebody_has_put_aside_there_stays(archived: Path) -> None:
     aside = archived / "archive" / "replicas" / "1.old"
     os.rename(aside.with_name("1"), aside)
