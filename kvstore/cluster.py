@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from kvstore import certificates, changing
+from kvstore.api.cluster import FETCHES
 from kvstore.api.problem import parse_problem
 from kvstore.api.rights import id_of
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
@@ -235,13 +236,15 @@ def wait_ready(
     directory: Path, config: ClusterConfig, started: list[Started], problems: list[str], say: Callable[[str], None]
 ) -> list[Started]:
     """Until every replica of this machine is ready that can be; adds why one is not. Returns those that have ended
-    meanwhile. Those of other machines may run."""
+    meanwhile. Those of other machines may run. One that fetches a snapshot is waited for as long as that grows: who
+    took it for a failure, and gave the command again, would have it begin anew."""
     alive = {r.id for r in config.present if running(replica_directory(directory, r.id))} | {
         one.replica.id for one in started
     }
     waiting = [replica for replica in config.present if replica.id in alive]
     alive |= {replica.id for replica in config.present if not is_here(replica.host)}
     ended: list[Started] = []
+    fetched: dict[ProcessId, str] = {}
     deadline = time.monotonic() + READY_SECONDS
     while waiting:
         for one in started:
@@ -255,9 +258,11 @@ def wait_ready(
             holds = running(replica_directory(directory, replica.id)) is not None  # from then on nobody starts another
             if replica.id not in alive:
                 waiting.remove(replica)
-            elif is_ready(replica):
+            elif not (said_why := why_not_ready(replica)):
                 waiting.remove(replica)
                 say(f"replica {replica.id} of shard {replica.shard} is ready at {replica.url}")
+            elif FETCHES in said_why and said_why != fetched.get(replica.id):
+                fetched[replica.id], deadline = said_why, time.monotonic() + READY_SECONDS
             elif late or (holds and 2 * len(alive.intersection(members)) <= len(members)):
                 waiting.remove(replica)
                 why = f"no majority of shard {replica.shard} runs"

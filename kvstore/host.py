@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from kvstore import changing, identity
-from kvstore.api.cluster import ClusterJson, LimitsJson
+from kvstore.api.cluster import FETCHES, ClusterJson, LimitsJson
 from kvstore.committing import Committer, when_there_is_room
 from kvstore.config import NO_ARCHIVE, ClusterConfig, ConfigError, ReplicaConfig, check
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Lookup, Refused, Told
@@ -394,7 +394,7 @@ class LiveReplica:
             return "the disk of this replica hangs: a write to its journal does not return"
         if (fetched := host.engine.snapshots.status()) is not None:
             rows = f"{fetched['rows']} of {fetched['rows_total']} rows"
-            return f"this replica fetches a snapshot from replica {fetched['peer']}: {rows}"
+            return f"this replica {FETCHES} from replica {fetched['peer']}: {rows}"
         if not self._protocol.is_member() and self.me.added and not self._lost_disk:
             return "this replica is new and fetches what its shard has"
         if not self._protocol.is_member():

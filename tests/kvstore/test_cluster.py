@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -74,6 +75,34 @@ def refusal(ran: subprocess.CompletedProcess[str]) -> str:
     errors = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
     assert ran.returncode == 1 and len(errors) == 1 and "Traceback" not in ran.stderr, ran.stderr
     return errors[0]
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        ([f"this replica fetches a snapshot from replica 1: {rows} of 9 rows" for rows in range(9)], ""),
+        (["this replica fetches a snapshot from replica 1: 5 of 9 rows"] * 9, "after 60 s: .*: 5 of 9 rows"),
+        ([f"shard 0 has had no leader for {seconds}.0 s" for seconds in range(9)], "after 60 s: shard 0 has had no"),
+    ],
+)
+def test_who_fetches_a_snapshot_is_waited_for_as_long_as_that_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: list[str], problem: str
+) -> None:
+    """By a clock of half a minute for each look; and nobody else for longer than a minute."""
+    made, looks, problems = make_cluster(tmp_path, 1, 3, "white_box"), iter([*says, ""]), list[str]()
+    now = 0.0
+
+    def pause(_: float) -> None:
+        nonlocal now
+        now += 31.0
+
+    monkeypatch.setattr(cluster, "running", lambda home: 7 if home.name == "0" else None)
+    monkeypatch.setattr(cluster, "why_not_ready", lambda _: next(looks))
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: now)
+    monkeypatch.setattr(cluster.time, "sleep", pause)
+    alone = msgspec.structs.replace(made, replicas=made.replicas[:1])
+    assert cluster.wait_ready(tmp_path, alone, [], problems, str) == []
+    assert len(problems) == bool(problem) and re.search(problem, "".join(problems))
 
 
 def test_a_killed_replica_comes_back_and_nothing_acknowledged_is_lost(
