@@ -25,7 +25,6 @@ from pathlib import Path
 
 import msgspec
 
-from kvstore.api.answers import CutAnswer
 from kvstore.api.cluster import ClusterJson, ShardJson
 from kvstore.api.codec import id_text
 from kvstore.api.shard_map import Place, PlacedRun, ShardMap, add_places, decode_places
@@ -94,7 +93,7 @@ def _take_once(known: ClusterJson, directory: Path, progress: Callable[[str], No
     serving = _serving(every)
     leaders = described(sorted(every, key=lambda url: url not in serving))  # who is behind may not know all shards
     with contextlib.ExitStack() as opened:
-        fetches = [_Fetch(shard, serving, version, at, directory, opened) for shard in leaders.shards]
+        fetches = [_Fetch(shard, version, at, directory, opened, serving) for shard in leaders.shards]
         said = began = time.monotonic()
         while left := [one for one in fetches if not one.done]:
             for one in left:
@@ -131,9 +130,9 @@ def _cut(urls: list[str]) -> str:
             try:
                 status, body = fetch(f"{url}/v1/backups", CUT_SECONDS / 3, b"", headers)
                 if status == 200:
-                    return str(msgspec.json.decode(body, type=CutAnswer).version)
+                    return str(msgspec.json.decode(body)["version"])
                 why = f"{url}: {said(body)}"
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
                 status, why = 0, f"{url}: {error}"
             if status in (401, 403) or time.monotonic() > deadline:
                 raise BackupError(f"no cut was made: {why}")
@@ -156,8 +155,8 @@ class _Fetch:
     """The rows of one shard. serving: whose answers may be expected. done: all are there."""
 
     def __init__(
-        self, shard: ShardJson, serving: Collection[str], version: str, at: Timestamp | None, directory: Path,
-        opened: contextlib.ExitStack,
+        self, shard: ShardJson, version: str, at: Timestamp | None, directory: Path, opened: contextlib.ExitStack,
+        serving: Collection[str] = (),
     ):  # fmt: skip
         self.writer = RowWriter(directory, shard.id)
         opened.callback(self.writer.close)
