@@ -62,7 +62,7 @@ class Timestamp(NamedTuple):
     def parse(cls, text: str) -> Timestamp:
         """The inverse of `str`. ValueError for anything else."""
         time, dash, tiebreak = text.partition("-")
-        if not dash or not time or not tiebreak or len(time) > 16 or len(tiebreak) > 16:
+        if not dash or not time or tiebreak[:1] in ("", "-") or len(time) > 16 or len(tiebreak) > 16:
             raise ValueError(f"not a version: {text[:40]!r}")
         try:
             parsed = cls(int(time, 16), int(tiebreak, 16))
