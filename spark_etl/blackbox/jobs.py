@@ -46,7 +46,8 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class _Lines:
-    """Of a file, as often as they are gone through; an empty one has one empty line."""
+    """Of a file, as often as they are gone through; an empty one has one empty line. Of a line that is too long the
+    beginning, whatever memory all of it would take."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -54,9 +55,11 @@ class _Lines:
     def __iter__(self) -> Iterator[bytes]:
         empty = True
         with self._path.open("rb") as file:
-            for text in file:
+            while text := file.readline(LINE_BYTES_MAX + 1):
                 empty = False
-                yield text[: LINE_BYTES_MAX + 1]
+                yield text
+                while len(text) > LINE_BYTES_MAX and not text.endswith(b"\n"):
+                    text = file.readline(LINE_BYTES_MAX + 1)
         if empty:
             yield b""
 

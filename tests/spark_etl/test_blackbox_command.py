@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 from spark_etl.blackbox import command, jobs
 from spark_etl.blackbox.compare import Expected, read_expected, verdict_file
-from spark_etl.blackbox.history import parse_line
+from spark_etl.blackbox.history import LINE_BYTES_MAX, parse_line
 from spark_etl.jobs import app
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -221,6 +222,22 @@ def test_what_is_no_history_from_its_beginning_on_is_not_told_by_spark(monkeypat
         assert code == 2 and says in output and says in jobs.judge_file(path, jobs.Context())["error"]
     code, output = invoke(tmp_path)
     assert code == 2 and "unreadable 5" in output and "it cannot be read: No such file or directory" in output
+
+
+def test_of_a_line_without_an_end_only_the_beginning_is_held(tmp_path: Path):
+    """Preallocated zeros, say: a hundred gigabytes of them are a sentence, too."""
+    path = tmp_path / "zeros.jsonl"
+    path.touch()
+    os.truncate(path, 16 * LINE_BYTES_MAX)
+    tracemalloc.start()
+    try:
+        found = jobs.refusal(path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == f"line 1: longer than {LINE_BYTES_MAX} bytes" and most < 4 * LINE_BYTES_MAX
+    path.write_bytes(f"{line(0)}\n".encode() + b" " * (2 * LINE_BYTES_MAX) + b"\nx\n")
+    assert jobs.judge_file(path, jobs.Context())["error"].startswith("line 3: not JSON")
 
 
 def test_what_is_still_a_history(run: Run, tmp_path: Path):
