@@ -149,8 +149,8 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
         for batches in parser.kept():
             kept.add(batches)
         rest.add(parser.rest())
-        if segment.twin and not same(path, Path(segment.twin)):
-            rest.add(unreadable_segment(segment, f"{segment.twin} is another copy of it, and not the same"))
+        if why := _unlike(path, segment.twin):
+            rest.add(unreadable_segment(segment, why))
             twin = NEVER
         read = max(parser.clean, state.read)
         new = data[HEADER_BYTES : HEADER_BYTES + read - start] if state.read else data[:read]
@@ -159,6 +159,14 @@ def read_segment(segment: SegmentFile, old: SourceState | None, out: Path) -> tu
             dict(Counter(state.rows) + kept.rows), state.files | kept.close(),
             dict(rest.rows), rest.close(), parser.error, parser.batch, twin,
         ), touched[0] - state.read  # fmt: skip
+
+
+def _unlike(path: Path, twin: str) -> str:
+    """Why what the archive has of a segment, if it has it, is not the same; else empty."""
+    try:
+        return f"{twin} is another copy of it, and not the same" if twin and not same(path, Path(twin)) else ""
+    except OSError as error:
+        return f"it cannot be compared with {twin}: {error.strerror or error}"
 
 
 def _unreadable(name: str, why: str, stem: str, rows: Batches, out: Path) -> SourceState:
@@ -275,9 +283,15 @@ def _extract(run: Path, out: Path, spark: SparkSession | None, own: bool) -> Ext
     clean(out, old.files())
     write_empty(out)
     events = [_read_history(n, p, old.histories.get(n), out) for n, p in _named("history", histories)]
-    segments = find_segments(run)  # and marks: of a running cluster nothing that a client knows must be missing
-    jobs = [(segment, old.segments.get(segment.name) or old.segments.get(segment.home)) for segment in segments]
-    read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
+    known, count = dict(old.segments), 0
+    while True:
+        segments = find_segments(run)  # and marks: of a running cluster nothing that a client knows must be missing
+        jobs = [(segment, known.get(segment.name) or known.get(segment.home)) for segment in segments]
+        read = list(_in_tasks(jobs, out, spark) if spark else (read_segment(*job, out) for job in jobs))
+        count += sum(bytes_ for _, bytes_ in read)
+        known |= {state.name: state for state, _ in read if not state.error}
+        if all(os.path.lexists(segment.path) for segment in segments):
+            break  # else some have gone to the archive meanwhile, or away: where there are others, these are read
     traces = find_traces(run)
     frames = [_read_trace(n, p, old.traces.get(n), out) for n, p in _named("trace", traces)]
     for state, _ in (*read, *events):
@@ -287,15 +301,14 @@ def _extract(run: Path, out: Path, spark: SparkSession | None, own: bool) -> Ext
         {state.name: state for state, _ in read}, {state.name: state for state, _ in events},
         {state.name: state for state, _ in frames}, find_floors(run), is_archived(run),
     )  # fmt: skip
-    kept = gone(old.segments, segments, manifest.floors)
-    manifest.segments |= {name: old.segments[name] for name in kept}
+    manifest.segments |= {name: known[name] for name in gone(known, segments, manifest.floors)}
     errors = [state.error for state in manifest.segments.values()]
     if all(errors):
         clear(out)
-        raise Unreadable(f"{run / segments[0].name}: {errors[0]}")
+        raise Unreadable(f"{run / segments[0].name}: {errors[0]}" if segments else f"{run}: its journals have gone")
     save_manifest(out, manifest)
     clean(out, manifest.files())
-    now = sum(count for _, count in (*read, *events, *frames))
+    now = count + sum(bytes_ for _, bytes_ in (*events, *frames))
     others = sum(map(_size, (*histories, *traces)))
     return Extraction(manifest, now, total_bytes(segments) + others - now, lost)
 

@@ -97,8 +97,15 @@ def same(one: Path, other: Path) -> bool:
 
 
 def find_histories(run: Path) -> list[Path]:
-    """Every client history of a run directory."""
-    return sorted(run.glob("history/*.jsonl"))
+    """Every client history of a run directory. OSError if nobody can say which there are."""
+    return lines_in(run / "history")
+
+
+def lines_in(directory: Path) -> list[Path]:
+    """The files of JSON lines in a directory, if it is there. OSError if it cannot be listed: `glob` would find none.
+    """
+    found = directory.iterdir() if directory.is_dir() else ()
+    return sorted(path for path in found if path.name.endswith(".jsonl"))
 
 
 def status(path: Path) -> os.stat_result:
@@ -111,7 +118,10 @@ def status(path: Path) -> os.stat_result:
 
 def _journals(run: Path) -> list[tuple[int, Path]]:
     found = []
-    for journal in sorted(run.glob("replicas/*/journal")):
+    replicas = run / "replicas"
+    if replicas.is_dir():
+        os.listdir(replicas)  # OSError if it cannot be listed: `glob` would find none
+    for journal in sorted(replicas.glob("*/journal")):
         name = journal.parent.name
         if name.isdecimal() and name == str(int(name)) and int(name) < _REPLICAS_MAX:
             found.append((int(name), journal))

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_etl import schemas
 from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT64, arrow_schema, check_numbers
+from spark_etl.ingest.sources import lines_in
 
 TRACE_VERSION = 1
 """The newest that this program reads."""
@@ -48,8 +49,8 @@ _decode_groups = msgspec.json.Decoder(list[int]).decode
 
 
 def find_traces(run: Path) -> list[Path]:
-    """Every trace of a run directory."""
-    return sorted(run.glob("trace/*.jsonl"))
+    """Every trace of a run directory. OSError if nobody can say which there are."""
+    return lines_in(run / "trace")
 
 
 def parse_trace(name: str, data: bytes) -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +19,7 @@ from multicast.records import SegmentHeader
 from multicast.retention import Retention
 from multicast.runtime.disk import FileDisk
 from spark_etl import schemas
-from spark_etl.ingest import sources
+from spark_etl.ingest import extraction, sources
 from spark_etl.ingest.extraction import extract
 from spark_etl.ingest.inputs import Inputs, understand
 from spark_etl.ingest.tables import Tables
@@ -133,6 +139,20 @@ def test_copies_that_differ_are_named_until_they_are_the_same(run: Path, tmp_pat
     assert counts(run, out) == whole
 
 
+def test_a_copy_that_cannot_be_read_is_damage_of_that_segment_alone(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def failing(one: Path, other: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error", str(other))
+
+    copy = sorted(rewritten(run, 0, 0).iterdir())[0]
+    whole = counts(run, tmp_path / "whole")
+    monkeypatch.setattr(extraction, "same", failing)
+    assert counts(run, tmp_path / "out") - whole == Counter(damage=len(list(copy.parent.iterdir())))
+    problem = inputs(run, tmp_path / "out").problems[0]
+    assert problem.endswith(f"{SEGMENT}, byte 0: it cannot be compared with {copy}: Input/output error")
+
+
 def test_a_segment_that_has_moved_is_not_read_again(run: Path, tmp_path: Path):
     out = tmp_path / "out"
     folder = rewritten(run, 0, 0)
@@ -141,6 +161,54 @@ def test_a_segment_that_has_moved_is_not_read_again(run: Path, tmp_path: Path):
     again = extract(run, out)
     assert again.bytes_read == 0
     assert str((folder / SEGMENT).relative_to(run)) in again.manifest.segments
+
+
+def during_reading(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """This happens when the first segment is about to be read."""
+    read, left = extraction.read_segment, [happens]
+
+    def later(*arguments: Any) -> Any:
+        if left:
+            left.pop()()
+        return read(*arguments)
+
+    monkeypatch.setattr(extraction, "read_segment", later)
+
+
+def test_what_goes_while_it_is_read_is_read_where_it_is_now(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = rewritten(run, 0, 0)
+    whole = counts(run, tmp_path / "whole")
+    during_reading(monkeypatch, lambda: let_go(run, 0, 6))
+    assert counts(run, tmp_path / "out") == whole
+    assert inputs(run, tmp_path / "out").problems == []
+    assert str((folder / SEGMENT).relative_to(run)) in extract(run, tmp_path / "out").manifest.segments
+
+
+def test_a_run_that_goes_while_it_is_read_is_a_sentence(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    during_reading(monkeypatch, lambda: shutil.rmtree(run / "replicas"))
+    with pytest.raises(sources.Unreadable, match="its journals have gone"):
+        extract(run, tmp_path / "out")
+
+
+@pytest.mark.parametrize("directory", ["history", "trace", "replicas"])
+def test_a_directory_that_cannot_be_listed_is_named_and_not_taken_for_an_empty_one(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
+):
+    (run / "trace").mkdir()
+
+    def closed(there: Callable[..., Any], path: Any = ".") -> Any:
+        if str(path) == str(run / directory):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return there(path)
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, partial(closed, getattr(os, name)))
+    with pytest.raises(sources.Unreadable, match=f"{directory}: Permission denied"):
+        extract(run, tmp_path / "out")
 
 
 def test_the_archive_of_a_lost_disk_is_not_taken_for_that_of_its_successor(run: Path, tmp_path: Path):
