@@ -18,6 +18,9 @@ _SCHEMAS = {"history": arrow_schema(schemas.HISTORY), "watched": arrow_schema(sc
 _decode_event = msgspec.json.Decoder(audit.HistoryEvent).decode
 EVENT_TYPES = ("invoke", "ok", "fail", "info")
 WATCH = "watch"
+_KINDS = (
+    "get", "delete", "revoke", "add", "min", "max", "put", "append", "range", "keys", "count", "delete_range", "txn"
+)  # fmt: skip
 CONSISTENCIES = ("linearizable", "snapshot", "stale")
 """What is of another one is not known to promise anything."""
 
@@ -41,6 +44,8 @@ def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
     weaker = event.consistency if event.consistency not in ("", "linearizable") else None
     seen = Timestamp.parse(event.at).encode() if event.at else ZERO.encode() if event.places else None
     version = Timestamp.parse(event.version).encode() if event.version and seen is None else None
+    if event.asked is not None:
+        _check_asked(event.asked)
     reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]
     value = None if event.value is None else list(event.value.items())
     check_numbers("an event", INT64, event.process, event.at_us, event.position, *(event.value or {}).values())
@@ -70,6 +75,30 @@ def _watch_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
             raise ValueError("a change is of a version, and tells of keys")
         changes = list(told.items())
     return name, number, event.at_us, uuid.UUID(event.id).bytes, event.f, version, first, end, changes
+
+
+def _check_asked(asked: audit.Asked) -> None:
+    """ValueError if a comparison or an operation has other words than `audit.Asked` says. Operations of kinds that are
+    not known here are compared with nothing."""
+    for compared in asked.compare:
+        if len(compared) != 4 or not all(isinstance(word, str) for word in compared[:3]):
+            raise ValueError(f"asked.compare: [key, target, operator, operand], not {compared!r}")
+    for words in (*asked.success, *asked.failure):
+        match words:
+            case ["get" | "delete" | "revoke", str()] | ["add" | "min" | "max", str(), int()]:
+                pass
+            case ["put" | "append", str(), str()] | ["put", str(), str(), str()]:
+                pass
+            case ["range" | "keys" | "count" | "delete_range", str()]:
+                pass
+            case ["range" | "keys" | "count" | "delete_range", str(), str(), str()]:
+                pass
+            case ["txn", audit.Asked() as nested]:
+                _check_asked(nested)
+            case [str() as kind, *_] if kind not in _KINDS:
+                pass
+            case _:
+                raise ValueError(f"asked: no operation has these words: {words!r}")
 
 
 def _json(one: Any) -> str | None:

@@ -390,6 +390,21 @@ def test_an_event_that_no_column_holds_is_damage_of_its_line(change: dict[str, A
     assert [row["damage"] is None for row in rows] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [[], ["count"], ["range", "a", "b", 7], ["keys", {"success": []}], ["get", 5], ["put", "a"], ["add", "a", "=1"],
+     ["txn", "a"], ["txn", {"success": [["range"]]}]],
+)  # fmt: skip
+def test_words_that_are_no_operation_are_damage_of_their_line(words: list[Any]):
+    event = {"process": 0, "type": "invoke", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000"}
+    asked = [[["get", "a"], words], [["get", "a"], ["a kind of the future"]]]
+    lines = [json.dumps(event | {"asked": {"failure": each}}) + "\n" for each in asked]
+    lines.append(json.dumps(event | {"asked": {"compare": [["a", "value", "=="]]}}) + "\n")
+    found = histories.parse_history("h", "".join(lines).encode())
+    wrong, right, compared = [row["damage"] for rows in found for row in rows["history"].to_pylist()]
+    assert right is None and wrong.startswith("asked: ") and compared.startswith("asked.compare: ")
+
+
 @pytest.mark.parametrize(("said", "kept"), [("linearizable", None), ("stale", "stale")])
 def test_a_read_that_calls_itself_linearizable_is_as_good_as_one_that_says_nothing(said: str, kept: str | None):
     """Else it would have promised nothing."""
