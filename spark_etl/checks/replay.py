@@ -64,6 +64,11 @@ def _unread(key: str) -> Mismatch:
     return Mismatch("not-as-asked", key, None, why)
 
 
+def _unversioned(key: str, said: Any) -> Mismatch:
+    text = said if isinstance(said, str) else None
+    return Mismatch("value-mismatch", key, text, f"its client was told of key {key}, and not of the version that it saw")
+
+
 UNCHANGED = ""
 
 
@@ -120,8 +125,10 @@ def compare(
             if said is not _UNTOLD:
                 found.append(Mismatch("value-mismatch", "", None, said))
             continue
-        if words[0] in _READING and journaled and not again.knows(words[1]):
-            found += [one for one in (_unread(words[1]),) if one not in found]
+        if words[0] in _READING and not again.knows(words[1]):
+            if journaled or said is not _UNTOLD:
+                one = _unread(words[1]) if journaled else _unversioned(words[1], said)
+                found += [one] if one not in found else []
         right = again.run(*words)
         if said is not _UNTOLD and not (found and words[0] == "get"):
             found += _answer(words[0], words[1], said, right, again, journaled)

@@ -279,14 +279,16 @@ def test_what_is_the_stores_own_is_in_no_range_of_a_client():
         assert replay.compare(json.dumps(asked), json.dumps(told), None, True, seen, writes) == []
 
 
-@pytest.mark.parametrize(("journaled", "found"), [(True, ["not-as-asked"]), (False, [])])
+@pytest.mark.parametrize(("journaled", "found"), [(True, ["not-as-asked"]), (False, ["value-mismatch"])])
 def test_a_key_that_was_asked_for_was_read(journaled: bool, found: list[str]):
-    """So say the journals; of what stands in none its client may have kept nothing."""
+    """So say the journals; of what stands in none its client must have been told the version, or nothing."""
     asked = json.dumps({"success": [["get", "a"], ["put", "b", "=2"], ["get", "b"], ["get", "c"]]})
     seen = {"a": replay.Seen("=1", "1-1"), "c1": replay.Seen("=3", "1-1")}
     told = json.dumps(["=1", None, "=2", "=3"])
     wrong = replay.compare(asked, told, None, True, seen, {"b": "=2"}, journaled=journaled)
     assert [one.name for one in wrong] == found
+    wrong = replay.compare(asked, None, None, True, seen, {"b": "=2"}, journaled=journaled)
+    assert [one.name for one in wrong] == (found if journaled else [])
 
 
 def test_of_what_a_revoked_lease_took_with_it_nothing_is_said():
