@@ -10,7 +10,9 @@ is left is put among the transactions, and there was an instant if it is on no c
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
@@ -129,9 +131,13 @@ def _scans(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
+_ROWS = 10_000
 _ARROW = pa.schema([
     ("file", pa.string()), ("id", pa.binary()), ("f", pa.string()), ("first", pa.binary()), ("end", pa.binary()),
     ("number", pa.int64()), ("keys", pa.list_(pa.string())), ("least", pa.bool_()),
+])  # fmt: skip
+_STOOD = pa.schema([
+    *_ARROW, ("shard", pa.int32()), ("at", pa.binary()), ("key", pa.binary()), ("gts", pa.binary())
 ])  # fmt: skip
 
 
@@ -156,20 +162,9 @@ def incomplete(
     `otherwise_there`."""
     ranges = reads.select("file", "id", "f", "asked", "told").mapInArrow(_scans, _SCANNED)
     owner = journal_writes.groupBy("key").agg(F.min("shard").alias("shard"))
-    dies = F.lead("gts").over(Window.partitionBy("key").orderBy("gts"))
-    lives = writes.select("key", "gts", "deleted", dies.alias("dies")).where(~F.col("deleted")).join(owner, "key")
-    first, own = F.lit(FIRST_KEY), F.col("key") < F.lit(FIRST_KEY)  # nobody asks for the store's own over HTTP
-    within = (F.col("key") >= F.col("first")) | (own & (F.col("first") == first))
-    within = within & ((F.length("end") == 0) | (F.col("key") < F.col("end")))
-    stood = lives.join(F.broadcast(ranges), within)
-    looked = looks.select("file", "id", "shard", "at", F.lit(True).alias("looked"))
-    stood = stood.join(looked, ["file", "id", "shard"], "left")
     seen = reads.select("file", "id", "seen")
-    earliest = looks.groupBy("file", "id").agg(F.min("at").alias("earliest"))
-    stood = stood.join(seen, ["file", "id"]).join(earliest, ["file", "id"], "left")
-    at = F.when(F.col("looked"), F.col("at")).otherwise(F.col("earliest"))
-    stood = stood.withColumn("at", F.coalesce("seen", at))
-    stood = stood.where((F.col("gts") <= F.col("at")) & (F.col("dies").isNull() | (F.col("dies") > F.col("at"))))
+    stood = _stood(ranges, looks, seen, writes.select("key", "gts", "deleted").join(owner, "key"), owner)
+    own = F.col("key") < F.lit(FIRST_KEY)  # nobody asks for the store's own over HTTP
     doubtful = F.col("shard").isin(list(unsure)) | F.col("at").isNull()
     for shard, end in open_ends.items():
         doubtful = doubtful | ((F.col("shard") == shard) & (F.col("at") > F.lit(end)))
@@ -205,6 +200,49 @@ def incomplete(
             [F.col("id")],
         )
     )  # fmt: skip
+
+
+def _stood(ranges: DataFrame, looks: DataFrame, seen: DataFrame, writes: DataFrame, owner: DataFrame) -> DataFrame:
+    """Each range with each key that stood in it, and each of the store's own if it is from the first key on: its
+    columns, shard, at: where it was read, key, gts: the version. In one course through each shard's writes, so that
+    much that was written and many ranges are not multiplied. writes: key, gts, deleted, shard (its owner's)."""
+    shards = F.broadcast(owner.select("shard").distinct())
+    looked = looks.select("file", "id", "shard", F.col("at").alias("look"), F.lit(True).alias("looked"))
+    earliest = looks.groupBy("file", "id").agg(F.min("at").alias("earliest"))
+    points = ranges.crossJoin(shards).join(looked, ["file", "id", "shard"], "left")
+    points = points.join(seen, ["file", "id"]).join(earliest, ["file", "id"], "left")
+    at = F.coalesce("seen", F.when(F.col("looked"), F.col("look")).otherwise(F.col("earliest")))
+    points = points.withColumn("at", at).drop("seen", "look", "looked", "earliest")
+    turns = writes.withColumn("at", F.col("gts")).unionByName(points.where("at IS NOT NULL"), allowMissingColumns=True)
+    in_turn = turns.repartition("shard").sortWithinPartitions("shard", "at", F.col("id").isNotNull())
+    return in_turn.mapInArrow(_course, f"{_SCANNED}, shard int, at binary, key binary, gts binary")
+
+
+def _course(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    shard: int | None = None
+    there: dict[bytes, bytes] = {}
+    keys: list[bytes] = []
+    for batch in batches:
+        found: list[dict[str, Any]] = []
+        for row in batch.to_pylist():
+            if row["shard"] != shard:
+                shard, there, keys = row["shard"], {}, []
+            key = row["key"]
+            if row["id"] is None:
+                if (key in there) == row["deleted"]:
+                    at = bisect_left(keys, key)
+                    keys[at : at + row["deleted"]] = [] if row["deleted"] else [key]
+                there[key] = row["gts"]
+                if row["deleted"]:
+                    del there[key]
+                continue
+            low = 0 if row["first"] == FIRST_KEY else bisect_left(keys, row["first"])
+            high = bisect_left(keys, row["end"]) if row["end"] else len(keys)
+            found += [{**row, "key": key, "gts": there[key]} for key in keys[low:high]]
+            if len(found) >= _ROWS:
+                yield pa.RecordBatch.from_pylist(found, schema=_STOOD)
+                found = []
+        yield pa.RecordBatch.from_pylist(found, schema=_STOOD)
 
 
 def _since() -> Column:

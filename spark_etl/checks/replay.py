@@ -65,8 +65,8 @@ def _unread(key: str) -> Mismatch:
 
 
 def _unversioned(key: str, said: Any) -> Mismatch:
-    text = said if isinstance(said, str) else None
-    return Mismatch("value-mismatch", key, text, f"its client was told of key {key}, and not of the version that it saw")
+    why = f"its client was told of key {key}, and not of the version that it saw"
+    return Mismatch("value-mismatch", key, said if isinstance(said, str) else None, why)
 
 
 UNCHANGED = ""
@@ -125,10 +125,9 @@ def compare(
             if said is not _UNTOLD:
                 found.append(Mismatch("value-mismatch", "", None, said))
             continue
-        if words[0] in _READING and not again.knows(words[1]):
-            if journaled or said is not _UNTOLD:
-                one = _unread(words[1]) if journaled else _unversioned(words[1], said)
-                found += [one] if one not in found else []
+        if words[0] in _READING and not again.knows(words[1]) and (journaled or said is not _UNTOLD):
+            one_more = _unread(words[1]) if journaled else _unversioned(words[1], said)
+            found += [one_more] if one_more not in found else []
         right = again.run(*words)
         if said is not _UNTOLD and not (found and words[0] == "get"):
             found += _answer(words[0], words[1], said, right, again, journaled)

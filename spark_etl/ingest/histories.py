@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -81,7 +81,7 @@ def _check_asked(asked: audit.Asked) -> None:
     """ValueError if a comparison or an operation has other words than `audit.Asked` says. Operations of kinds that are
     not known here are compared with nothing."""
     for compared in asked.compare:
-        if len(compared) != 4 or not all(isinstance(word, str) for word in compared[:3]):
+        if len(compared) != 4 or not _texts(compared[:3]):
             raise ValueError(f"asked.compare: [key, target, operator, operand], not {compared!r}")
     for words in (*asked.success, *asked.failure):
         match words:
@@ -89,9 +89,7 @@ def _check_asked(asked: audit.Asked) -> None:
                 pass
             case ["put" | "append", str(), str()] | ["put", str(), str(), str()]:
                 pass
-            case ["range" | "keys" | "count" | "delete_range", str()]:
-                pass
-            case ["range" | "keys" | "count" | "delete_range", str(), str(), str()]:
+            case ["range" | "keys" | "count" | "delete_range", str(), *ends] if len(ends) < 3 and _texts(ends):
                 pass
             case ["txn", audit.Asked() as nested]:
                 _check_asked(nested)
@@ -99,6 +97,10 @@ def _check_asked(asked: audit.Asked) -> None:
                 pass
             case _:
                 raise ValueError(f"asked: no operation has these words: {words!r}")
+
+
+def _texts(words: Iterable[object]) -> bool:
+    return all(isinstance(word, str) for word in words)
 
 
 def _json(one: Any) -> str | None:

@@ -115,6 +115,18 @@ def test_what_stood_before_the_base_may_have_been_counted(spark: Any, based: boo
     assert {one.transactions[0][:2] for one in found} == ({"00"} if based else {"00", "03"})
 
 
+def test_ranges_and_writes_are_not_multiplied(spark: Any):
+    """No join compares keys with bounds: of a long run with many ranges that had no end."""
+    reads = spark.createDataFrame(
+        [], "file string, id binary, f string, asked string, told string, seen binary, shard int, at binary"
+    )
+    writes = spark.createDataFrame([], "key binary, shard int, gts binary, deleted boolean")
+    found = promises.incomplete(reads, reads, writes, writes, [], {}, False)
+    plan = found._jdf.queryExecution().optimizedPlan().toString()
+    joins = [line for line in plan.splitlines() if "Join" in line]
+    assert joins and not [line for line in joins if "<" in line or ">" in line]
+
+
 def test_dependencies(spark: Any):
     expected = {
         "wx | wx": {"1 ww 2"},
