@@ -21,7 +21,7 @@ from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
 from client_sdk.operations import of_type
 from client_sdk.requests import Lease, Request, documented_by
-from client_sdk.routing import Router, find_authority, find_urls
+from client_sdk.routing import Place, Router, find_place
 from client_sdk.sessions import Election, Lock, Session
 from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
 from kvstore.api.answers import Page
@@ -99,7 +99,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        target: str | Path | Sequence[str] | Transport,
+        target: str | Path | Sequence[str] | Transport | Place,
         *,
         timeout: float = TIMEOUT_SECONDS,
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
@@ -110,9 +110,10 @@ class AsyncClient:
         on_done: OnDone | None = None,
     ):
         transport = target if isinstance(target, Transport) else None
-        places = target.urls if isinstance(target, Transport) else target
-        router = Router(find_urls(places), rng or random.Random())
-        authority = find_authority(places) if ca is None else Path(ca)
+        named = target.urls if isinstance(target, Transport) else target
+        place = named if isinstance(named, Place) else find_place(named)
+        router = Router(place.urls, rng or random.Random(), place.cluster_id)
+        authority = place.authority if ca is None else Path(ca)
         self.attempts = Attempts(router, timeout, attempt_timeout, refresh, authority, token, transport, on_done)
         self.keys = ALL_KEYS
 

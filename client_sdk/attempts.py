@@ -99,10 +99,10 @@ def _wait(state: RetryCallState) -> float:
 class _Call:
     """One request and what its attempts have shown so far. deadline: of the loop's clock. url: the replica that is
     asked, or has answered. maybe_sent: by an attempt that is over. hedged: the connections of hedges, which may still
-    be made. untrusted: how often somebody had no certificate that is trusted. seen: what `on_done` will be told
-    of it."""
+    be made. strangers: how often somebody had no certificate that is trusted, or was of another cluster. seen: what
+    `on_done` will be told of it."""
 
-    __slots__ = ("deadline", "hedged", "maybe_sent", "request", "seen", "tried", "untrusted", "url")
+    __slots__ = ("deadline", "hedged", "maybe_sent", "request", "seen", "strangers", "tried", "url")
 
     seen: Observed
 
@@ -113,7 +113,7 @@ class _Call:
         self.hedged: tuple[Connection, ...] = ()
         self.tried: set[str] = set()
         self.url = ""
-        self.untrusted = 0
+        self.strangers = 0
 
     @property
     def in_doubt(self) -> bool:
@@ -143,7 +143,9 @@ class Attempts:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._connections = Connections(authority, transport)
-        self._authorization = _authorization(os.environ.get("KVSTORE_TOKEN", "") if token is None else token)
+        self._fields = _authorization(os.environ.get("KVSTORE_TOKEN", "") if token is None else token)
+        if router.cluster_id:
+            self._fields += f"Kv-Cluster: {router.cluster_id}\r\n"
         self.hedges = Hedges()
         self.on_done = on_done
         self._refreshing: asyncio.Task[bool] | None = None
@@ -181,7 +183,7 @@ class Attempts:
         while not self._closed:
             url, why, last = self._untried(self._router.anybody(loop.time()), call), "the stream ended", ""
             served = False
-            begins, fields = self._attempt_timeout + ANSWER_GRACE_SECONDS, self._authorization
+            begins, fields = self._attempt_timeout + ANSWER_GRACE_SECONDS, self._fields
             try:
                 told = watching.events(self._connections, url, query, fields, after, begins)
                 async with aclosing(told) as stream:
@@ -246,9 +248,8 @@ class Attempts:
                 self._router.trust(url)
                 return _read(request, received)
         except NotConnected as error:
-            call.untrusted += isinstance(error, Untrusted)
-            if call.untrusted >= len(self._router.candidates((), 0.0)):
-                raise call.give_up(f"{url}: {error}") from error
+            if isinstance(error, Untrusted):
+                self._met_stranger(call, f"{url}: {error}")
             raise self._failed(url, f"no connection to {url}: {error}") from error
         except (OSError, TimeoutError, MalformedAnswer) as error:
             call.maybe_sent = True
@@ -296,10 +297,16 @@ class Attempts:
         told = min(self._attempt_timeout, remaining)
         told_max_ms = self._router.view.timeout_max_ms if self._router.view else int(told * 1000)
         told_ms = max(1, min(int(told * 1000), told_max_ms))
-        fields = f"{request.fields}{self._authorization}X-Timeout-Ms: {told_ms}\r\n"
+        fields = f"{request.fields}{self._fields}X-Timeout-Ms: {told_ms}\r\n"
         seconds = min(told + ANSWER_GRACE_SECONDS, remaining)
         exchange = self._connections.exchange
         return await exchange(url, request.method, request.path, fields, request.body, seconds, begun)
+
+    def _met_stranger(self, call: _Call, detail: str, code: str = "", status: int = 0) -> None:
+        """It gives up when there is nobody else."""
+        call.strangers += 1
+        if call.strangers >= len(self._router.candidates((), 0.0)):
+            raise call.give_up(detail, code, status)
 
     def _begun(self, call: _Call, answer: asyncio.Future[Received], connection: Connection) -> None:
         self.hedges.watch(answer, connection.retire, partial(self._again, call))
@@ -338,6 +345,8 @@ class Attempts:
             unsent = InvalidRequest if problem.code in OF_THE_MOMENT else Denied
             raise call.give_up(detail, problem.code, status, unsent, field)
         call.maybe_sent |= problem.outcome == UNKNOWN
+        if problem.code == "other_cluster":
+            self._met_stranger(call, f"{url}: {detail}", problem.code, status)
         if problem.retryable:
             pause = _seconds(fields.get("retry-after")) if problem.code == "overloaded" else 0.0
             raise self._failed(url, f"{url}: {detail}", problem.code, status, pause)

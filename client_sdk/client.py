@@ -29,7 +29,7 @@ from client_sdk.interactive import InteractiveTransaction, conflict_policy
 from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
 from client_sdk.requests import Request, documented_by
-from client_sdk.routing import find_authority, find_urls
+from client_sdk.routing import find_place
 from client_sdk.sessions import Lock
 from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
 from kvstore.api.answers import Page
@@ -108,10 +108,9 @@ class Client:
         token: str | None = None,
         on_done: OnDone | None = None,
     ):
-        if not isinstance(target, Transport):  # what a directory says is read once
-            target, ca = find_urls(target), find_authority(target) if ca is None else ca
+        place = target if isinstance(target, Transport) else find_place(target)  # what a directory says is read once
         make = partial(
-            AsyncClient, target, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=ca,
+            AsyncClient, place, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=ca,
             token=token, on_done=on_done,
         )  # fmt: skip
         self._thread = LoopThread(make)

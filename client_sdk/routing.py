@@ -56,10 +56,12 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 class Router:
-    """Chooses replicas. `seeds`: the base URLs that the user gave; they stay the last resort."""
+    """Chooses replicas. `seeds`: the base URLs that the user gave; they stay the last resort. cluster_id: whose they
+    have to be; empty: anyone's."""
 
-    def __init__(self, seeds: Sequence[str], rng: random.Random):
+    def __init__(self, seeds: Sequence[str], rng: random.Random, cluster_id: str = ""):
         self.seeds = tuple(seeds)
+        self.cluster_id = cluster_id
         self.view: ClusterView | None = None
         self._rng = rng
         self._suspect_until: dict[str, float] = {}
@@ -117,11 +119,11 @@ class Router:
 
     def learn(self, view: ClusterView) -> None:
         """Take a new view, unless its shard map is an older one. ValueError if it is another cluster's."""
-        if self.view is not None:
-            if view.cluster_id != self.view.cluster_id:
-                raise ValueError(f"a replica of cluster {view.cluster_id}, not of {self.view.cluster_id}")
-            if view.shard_map.version < self.view.shard_map.version:
-                return
+        known = self.view.cluster_id if self.view is not None else self.cluster_id
+        if known not in ("", view.cluster_id):
+            raise ValueError(f"a replica of cluster {view.cluster_id}, not of {known}")
+        if self.view is not None and view.shard_map.version < self.view.shard_map.version:
+            return
         self.view = view
         self._usual.clear()
 
@@ -143,6 +145,16 @@ class _Replica(msgspec.Struct):
 class _ClusterFile(msgspec.Struct):
     replicas: list[_Replica]
     tls: str = ""
+    cluster_id: str = ""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a cluster is, as a user names it. urls: see `find_urls`. authority: the certificate authority that a client
+    trusts if it is told of no other. cluster_id: of a cluster that a directory names; else empty."""
+
+    urls: tuple[str, ...]
+    authority: Path | None
+    cluster_id: str
 
 
 _HOST_AND_PORT = re.compile(r" *([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5} *")
@@ -185,15 +197,17 @@ def find_urls(target: str | Path | Sequence[str]) -> tuple[str, ...]:
     return tuple(replica.url for replica in _read(file).replicas if not replica.removed)
 
 
-def find_authority(target: str | Path | Sequence[str]) -> Path | None:
-    """The certificate authority that a client trusts if it is told of no other: that of the cluster in a directory,
-    else the file that the environment names in KVSTORE_CA. None: the system's."""
+def find_place(target: str | Path | Sequence[str]) -> Place:
+    """What `target` names. The authority is that of the cluster in a directory, else the file that the environment has
+    in KVSTORE_CA, else the system's (None). ValueError as of `find_urls`."""
+    urls, named = find_urls(target), os.environ.get("KVSTORE_CA")
+    authority, cluster_id = Path(named) if named else None, ""
     if isinstance(target, str | Path) and (Path(target) / CLUSTER_FILE).is_file():
-        tls = _read(Path(target) / CLUSTER_FILE).tls
-        if tls:
-            return Path(target) / tls / "ca.pem"
-    named = os.environ.get("KVSTORE_CA")
-    return Path(named) if named else None
+        file = _read(Path(target) / CLUSTER_FILE)
+        authority, cluster_id = Path(target) / file.tls / "ca.pem" if file.tls else authority, file.cluster_id
+        if not re.fullmatch(r"\w*", cluster_id, re.ASCII):
+            raise ValueError(f"{Path(target) / CLUSTER_FILE}: cluster_id is none: {cluster_id[:40]!r}")
+    return Place(urls, authority, cluster_id)
 
 
 def _read(file: Path) -> _ClusterFile:

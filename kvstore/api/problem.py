@@ -13,7 +13,7 @@ the request is to blame, `field`.
         unknown_or_forgotten                     412 precondition_failed 507 full
     405 method_not_allowed                       413 too_large           500 internal
     415 unsupported_type                         422 failed, id_reused,
-                                                     too_large
+    421 other_cluster                                too_large
 """
 
 from __future__ import annotations

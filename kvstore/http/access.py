@@ -1,9 +1,10 @@
-"""Who asks: the token of a request, and whether its holder may use the route at all (RFC 6750)."""
+"""Who asks: the token of a request, and whether its holder may use the route at all (RFC 6750); and who is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kvstore.api.cluster import ClusterJson
 from kvstore.api.rights import ROOT, id_of, is_token
 from kvstore.core.rights import Rights
 from kvstore.http.calls import Call
@@ -14,11 +15,22 @@ UNAUTHENTICATED = {"WWW-Authenticate": 'Bearer realm="kvstore"'}
 
 class AccessControl:
     """root: the digest of root's token; empty: nobody needs a token, and everybody may do everything. rights: those
-    that this replica knows now."""
+    that this replica knows now. describe: see `Node.describe_cluster`."""
 
-    def __init__(self, root: bytes, rights: Callable[[], Rights]):
+    def __init__(self, root: bytes, rights: Callable[[], Rights], describe: Callable[[], ClusterJson]):
         self.root = root
         self._rights = rights
+        self._describe = describe
+        self._cluster_id = ""
+
+    def check_cluster(self, call: Call) -> None:
+        """Problem: the request is for another cluster, `Kv-Cluster`, which was at this address once."""
+        asked = call.head.fields.values.get("kv-cluster")
+        if asked is not None and asked != self._cluster_id:
+            self._cluster_id = self._describe().cluster_id
+            if asked != self._cluster_id:
+                detail = f"Kv-Cluster: this is a replica of cluster {self._cluster_id}, not of {asked[:40]}"
+                raise Problem(421, "other_cluster", detail, retryable=True, field="Kv-Cluster")
 
     def name_of(self, token_id: str) -> str:
         """The name of the token's holder, or the token's id, if it was deleted meanwhile."""

@@ -70,7 +70,7 @@ DATA = (KV, "/v1/kv", "/v1/txn")
 
 _CORS_HEADERS = (
     b"Access-Control-Allow-Headers: Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
-    b"Kv-Lease, Last-Event-ID, X-Request-Id, X-Timeout-Ms\r\n"
+    b"Kv-Cluster, Kv-Lease, Last-Event-ID, X-Request-Id, X-Timeout-Ms\r\n"
 )
 
 
@@ -97,7 +97,7 @@ class HttpApi:
         self.node = node
         self.limits = limits
         self.metrics = metrics
-        self._access = AccessControl(root, lambda: node.rights())
+        self._access = AccessControl(root, lambda: node.rights(), lambda: node.describe_cluster())
         record = Record(log or LogSettings(), self._access.name_of)
         self.calls = Calls(limits, metrics, node.forget, record, cors_origins)
         self._latest = Latest(node)
@@ -155,6 +155,7 @@ class HttpApi:
         call.caller.go_on()
 
     def _handle(self, method: _Method, call: Call) -> None:
+        self._access.check_cluster(call)
         if not method.limited or not self.calls.refuses(call):
             method.handler(call)
 
@@ -475,8 +476,7 @@ class HttpApi:
     # -- machines who watch -------------------------------------------------------------------------------------------
 
     def _livez(self, call: Call) -> None:
-        failure = self.node.failure()
-        if failure:
+        if failure := self.node.failure():
             raise Problem(503, "failed", failure, outcome=UNKNOWN)
         call.answer(Response(200, TEXT, b"ok\n"))
 

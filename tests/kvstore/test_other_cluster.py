@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from client_sdk import Client, Unavailable
 from kvstore import cluster, config, growing, identity, replacing
 from kvstore.backup import take
 from kvstore.cluster import ClusterError
@@ -48,6 +49,22 @@ def test_no_command_about_a_cluster_changes_the_one_that_runs_at_its_addresses(t
                 command()
             assert config.load(old) == made
         assert known() == before and not (tmp_path / "backup").exists()
+
+
+def test_a_client_of_a_cluster_asks_no_other_one(tmp_path: Path) -> None:
+    """Not to read, either; and it does not try for as long as it would wait for a replica that hangs."""
+    with running_cluster(tmp_path / "new", 1, 3, "white_box") as replicas:
+        identity.create(tmp_path / "old", msgspec.structs.replace(config.load(tmp_path / "new"), cluster_id="ab" * 16))
+        with Client(tmp_path / "new", timeout=60) as ours, Client(tmp_path / "old", timeout=60) as theirs:
+            assert ours.put("a", "1") and ours.get("a")
+            says = f"of cluster {config.load(tmp_path / 'new').cluster_id}, not of ab"
+            asks: list[Callable[[], object]] = [lambda: theirs.put("a", "2"), lambda: theirs.get("a")]
+            for ask in [*asks, lambda: next(theirs.watch(timeout=2))]:
+                with pytest.raises(Unavailable, match=says):
+                    ask()
+            assert ours.get("a").value == b"1"  # type: ignore[union-attr]
+        answer = replicas[0]("GET", "/v1/kv/a", Kv_Cluster="ab")
+        assert (answer.status, answer.json["code"], answer.json["retryable"]) == (421, "other_cluster", True)
 
 
 def test_who_is_of_another_cluster_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
