@@ -125,7 +125,7 @@ class AbsentWhereItWas(Versions):
     """A key that has moved away is read at a version as one that is not there."""
 
 
-@rewrite("_gave", "store.set_note(_LEAVING, msgspec.msgpack.encode(self.leaving))", "pass")
+@rewrite("_gave", "store.set_note(LEAVING, msgspec.msgpack.encode(self.leaving))", "pass")
 class LeavingLostAtRestart(Moves):
     """How far a move has come is known until the next restart."""
 

@@ -21,7 +21,7 @@ def test_rows_are_followed_from_shard_to_shard(
     spark: Any, tmp_path: Path, kind: type[Moves], violated: bool
 ) -> None:
     with mock.patch.object(kvstore.core.replica, "Moves", kind):
-        run = run_seed(msgspec.structs.replace(CALM, seconds=0.5), 4, tmp_path / "run")
+        run = run_seed(msgspec.structs.replace(CALM, seconds=0.5), 13, tmp_path / "run")
     assert run.moves and bool(run.violations) == violated
     report = Audit(spark, tmp_path / "run", tmp_path / "out", parts=("delivery", "transactions")).run()
     named = {p.name for p in report.properties if p.verdict == "violated"}
