@@ -21,7 +21,7 @@ from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
 from client_sdk.operations import of_type
 from client_sdk.requests import Lease, Request, documented_by
-from client_sdk.routing import Place, Router, find_place
+from client_sdk.routing import Router, find_place
 from client_sdk.sessions import Election, Lock, Session
 from client_sdk.typed import Entry, Reading, Scanning, Update, Values, Watching, Writing
 from kvstore.api.answers import Page
@@ -92,14 +92,16 @@ class AsyncClient:
     ca: the file (PEM) with the certificate authority that replicas' certificates must be of; by default that of the
         cluster in the directory, else what the environment has in KVSTORE_CA, else what the system trusts.
     token: who the client is, where the cluster wants to know; by default what the environment has in KVSTORE_TOKEN.
+    cluster_id: of the cluster that is meant: replicas of another one are asked for nothing. By default that of the
+        cluster in the directory; of a URL that of whoever answers.
     on_done: called with a `Done` after each request, and each `transact`, for metrics, by whoever runs the client: it
         must be quick, and not use a blocking client itself. What it raises is logged, and changes nothing.
-    ValueError if `target` is no URL and no cluster, `ca` cannot be read, or `token` is none.
+    ValueError if `target` is no URL and no cluster, `ca` cannot be read, or `token` or `cluster_id` is none.
     """
 
     def __init__(
         self,
-        target: str | Path | Sequence[str] | Transport | Place,
+        target: str | Path | Sequence[str] | Transport,
         *,
         timeout: float = TIMEOUT_SECONDS,
         attempt_timeout: float = ATTEMPT_TIMEOUT_SECONDS,
@@ -107,12 +109,12 @@ class AsyncClient:
         rng: random.Random | None = None,
         ca: str | Path | None = None,
         token: str | None = None,
+        cluster_id: str | None = None,
         on_done: OnDone | None = None,
     ):
         transport = target if isinstance(target, Transport) else None
-        named = target.urls if isinstance(target, Transport) else target
-        place = named if isinstance(named, Place) else find_place(named)
-        router = Router(place.urls, rng or random.Random(), place.cluster_id)
+        place = find_place(target.urls if isinstance(target, Transport) else target)
+        router = Router(place.urls, rng or random.Random(), place.cluster_id if cluster_id is None else cluster_id)
         authority = place.authority if ca is None else Path(ca)
         self.attempts = Attempts(router, timeout, attempt_timeout, refresh, authority, token, transport, on_done)
         self.keys = ALL_KEYS

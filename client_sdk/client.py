@@ -106,12 +106,16 @@ class Client:
         rng: random.Random | None = None,
         ca: str | Path | None = None,
         token: str | None = None,
+        cluster_id: str | None = None,
         on_done: OnDone | None = None,
     ):
-        place = target if isinstance(target, Transport) else find_place(target)  # what a directory says is read once
+        if not isinstance(target, Transport):  # what a directory says is read once
+            place = find_place(target)
+            target, ca = place.urls, place.authority if ca is None else ca
+            cluster_id = place.cluster_id if cluster_id is None else cluster_id
         make = partial(
-            AsyncClient, place, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=ca,
-            token=token, on_done=on_done,
+            AsyncClient, target, timeout=timeout, attempt_timeout=attempt_timeout, refresh=refresh, rng=rng, ca=ca,
+            token=token, cluster_id=cluster_id, on_done=on_done,
         )  # fmt: skip
         self._thread = LoopThread(make)
         self._keys = ALL_KEYS

@@ -61,6 +61,8 @@ class Router:
 
     def __init__(self, seeds: Sequence[str], rng: random.Random, cluster_id: str = ""):
         self.seeds = tuple(seeds)
+        if not re.fullmatch(r"\w*", cluster_id, re.ASCII):
+            raise ValueError(f"cluster_id: not the id of a cluster: {cluster_id[:40]!r}")
         self.cluster_id = cluster_id
         self.view: ClusterView | None = None
         self._rng = rng
@@ -205,8 +207,6 @@ def find_place(target: str | Path | Sequence[str]) -> Place:
     if isinstance(target, str | Path) and (Path(target) / CLUSTER_FILE).is_file():
         file = _read(Path(target) / CLUSTER_FILE)
         authority, cluster_id = Path(target) / file.tls / "ca.pem" if file.tls else authority, file.cluster_id
-        if not re.fullmatch(r"\w*", cluster_id, re.ASCII):
-            raise ValueError(f"{Path(target) / CLUSTER_FILE}: cluster_id is none: {cluster_id[:40]!r}")
     return Place(urls, authority, cluster_id)
 
 

@@ -57,11 +57,16 @@ def test_a_client_of_a_cluster_asks_no_other_one(tmp_path: Path) -> None:
         identity.create(tmp_path / "old", msgspec.structs.replace(config.load(tmp_path / "new"), cluster_id="ab" * 16))
         with Client(tmp_path / "new", timeout=60) as ours, Client(tmp_path / "old", timeout=60) as theirs:
             assert ours.put("a", "1") and ours.get("a")
-            says = f"of cluster {config.load(tmp_path / 'new').cluster_id}, not of ab"
+            new = config.load(tmp_path / "new")
+            says, url = f"of cluster {new.cluster_id}, not of ab", new.replicas[0].url
             asks: list[Callable[[], object]] = [lambda: theirs.put("a", "2"), lambda: theirs.get("a")]
             for ask in [*asks, lambda: next(theirs.watch(timeout=2))]:
                 with pytest.raises(Unavailable, match=says):
                     ask()
+            with Client(url, cluster_id="ab", timeout=60) as named, pytest.raises(Unavailable, match=says):
+                named.get("a")
+            with pytest.raises(ValueError, match="cluster_id: not the id of a cluster"):
+                Client(url, cluster_id="a\r\nb")
             assert ours.get("a").value == b"1"  # type: ignore[union-attr]
         answer = replicas[0]("GET", "/v1/kv/a", Kv_Cluster="ab")
         assert (answer.status, answer.json["code"], answer.json["retryable"]) == (421, "other_cluster", True)
