@@ -99,8 +99,8 @@ def _wait(state: RetryCallState) -> float:
 class _Call:
     """One request and what its attempts have shown so far. deadline: of the loop's clock. url: the replica that is
     asked, or has answered. maybe_sent: by an attempt that is over. hedged: the connections of hedges, which may still
-    be made. strangers: how often somebody had no certificate that is trusted, or was of another cluster. seen: what
-    `on_done` will be told of it."""
+    be made. strangers: who had no certificate that is trusted, or was of another cluster. seen: what `on_done` will be
+    told of it."""
 
     __slots__ = ("deadline", "hedged", "maybe_sent", "request", "seen", "strangers", "tried", "url")
 
@@ -113,7 +113,7 @@ class _Call:
         self.hedged: tuple[Connection, ...] = ()
         self.tried: set[str] = set()
         self.url = ""
-        self.strangers = 0
+        self.strangers: set[str] = set()
 
     @property
     def in_doubt(self) -> bool:
@@ -249,7 +249,7 @@ class Attempts:
                 return _read(request, received)
         except NotConnected as error:
             if isinstance(error, Untrusted):
-                self._met_stranger(call, f"{url}: {error}")
+                self._met_stranger(call, url, str(error))
             raise self._failed(url, f"no connection to {url}: {error}") from error
         except (OSError, TimeoutError, MalformedAnswer) as error:
             call.maybe_sent = True
@@ -302,11 +302,11 @@ class Attempts:
         exchange = self._connections.exchange
         return await exchange(url, request.method, request.path, fields, request.body, seconds, begun)
 
-    def _met_stranger(self, call: _Call, detail: str, code: str = "", status: int = 0) -> None:
-        """It gives up when there is nobody else."""
-        call.strangers += 1
-        if call.strangers >= len(self._router.candidates((), 0.0)):
-            raise call.give_up(detail, code, status)
+    def _met_stranger(self, call: _Call, url: str, detail: str, code: str = "", status: int = 0) -> None:
+        """It gives up when there is nobody else; who does not answer may be one of ours that comes back."""
+        call.strangers.add(url)
+        if call.strangers.issuperset(self._router.candidates((), 0.0)):
+            raise call.give_up(f"{url}: {detail}", code, status)
 
     def _begun(self, call: _Call, answer: asyncio.Future[Received], connection: Connection) -> None:
         self.hedges.watch(answer, connection.retire, partial(self._again, call))
@@ -346,7 +346,7 @@ class Attempts:
             raise call.give_up(detail, problem.code, status, unsent, field)
         call.maybe_sent |= problem.outcome == UNKNOWN
         if problem.code == "other_cluster":
-            self._met_stranger(call, f"{url}: {detail}", problem.code, status)
+            self._met_stranger(call, url, detail, problem.code, status)
         if problem.retryable:
             pause = _seconds(fields.get("retry-after")) if problem.code == "overloaded" else 0.0
             raise self._failed(url, f"{url}: {detail}", problem.code, status, pause)

@@ -27,7 +27,7 @@ class AccessControl:
         """Problem: the request is for another cluster, `Kv-Cluster`, which was at this address once."""
         asked = call.head.fields.values.get("kv-cluster")
         if asked is not None and asked != self._cluster_id:
-            self._cluster_id = self._describe().cluster_id
+            self._cluster_id = self._cluster_id or self._describe().cluster_id  # once: it says much more
             if asked != self._cluster_id:
                 detail = f"Kv-Cluster: this is a replica of cluster {self._cluster_id}, not of {asked[:40]}"
                 raise Problem(421, "other_cluster", detail, retryable=True, field="Kv-Cluster")

@@ -17,8 +17,6 @@ from multicast.types import GroupId, ProcessId, new_message_id
 
 STEPS_MAX = 200
 """What may take more is left as it is: simulating it would take long."""
-
-
 _OF_MOVES = (LEAVING, OLD, GIVEN, DIRTY, DIRTY_ID, STAGED)
 """So begin the keys of notes that are kept until a move is over."""
 

@@ -4,7 +4,9 @@ command about the one changes the other."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,6 +16,8 @@ from client_sdk import Client, Unavailable
 from kvstore import cluster, config, growing, identity, replacing
 from kvstore.backup import take
 from kvstore.cluster import ClusterError
+from kvstore.http.access import AccessControl
+from kvstore.http.errors import Problem
 from tests.kvstore.live import Replica, running_cluster
 from tests.ports import free_base_port
 
@@ -70,6 +74,30 @@ def test_a_client_of_a_cluster_asks_no_other_one(tmp_path: Path) -> None:
             assert ours.get("a").value == b"1"  # type: ignore[union-attr]
         answer = replicas[0]("GET", "/v1/kv/a", Kv_Cluster="ab")
         assert (answer.status, answer.json["code"], answer.json["retryable"]) == (421, "other_cluster", True)
+
+
+def test_one_of_ours_that_is_down_is_waited_for_beside_one_of_another_cluster(tmp_path: Path) -> None:
+    with running_cluster(tmp_path / "other", 1, 1, "white_box"):
+        other = config.load(tmp_path / "other").replicas[0]
+        down = f"http://127.0.0.1:{free_base_port(1)}"
+        says = pytest.raises(Unavailable, match="not answered in 2 s")
+        with Client([other.url, down], cluster_id="ab", timeout=2) as ours, says:
+            ours.put("a", "1")
+
+
+def test_who_asks_for_other_clusters_does_not_make_the_replica_describe_its_own_each_time() -> None:
+    described: list[int] = []
+
+    def describe() -> Any:
+        described.append(1)
+        return SimpleNamespace(cluster_id="ab")
+
+    access = AccessControl(b"", lambda: pytest.fail("nobody's rights are asked for"), describe)
+    for asked in ("cd", "ef", "ab", "cd"):
+        call: Any = SimpleNamespace(head=SimpleNamespace(fields=SimpleNamespace(values={"kv-cluster": asked})))
+        with nullcontext() if asked == "ab" else pytest.raises(Problem, match=f"of cluster ab, not of {asked}"):
+            access.check_cluster(call)
+    assert described == [1]
 
 
 def test_who_is_of_another_cluster_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
