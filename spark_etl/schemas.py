@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -67,6 +67,12 @@ _COLUMN_TYPES: dict[str, DataType] = {
     "value": BinaryType(),
     "deleted": BooleanType(),
     "digested": BooleanType(),
+    "source": IntegerType(),
+    "target": IntegerType(),
+    "first": BooleanType(),
+    "last": BooleanType(),
+    "asked": StringType(),
+    "slots": StringType(),
     "event": StringType(),
     "incarnation": StringType(),
     "protocol": StringType(),
@@ -128,6 +134,12 @@ TABLES: dict[str, tuple[str, ...]] = {
     # One per key that was written with effect. digested: value is a digest of the real one. position 0: a row of the
     # backup with which the shard began; its version is also the id of who wrote it.
     "writes": (*_PLACE, "position", "gts", "id", "key", "value", "deleted", "digested"),
+    # Of a step of a move that was possible (`kvstore.core.moves`), by its source and by its target. asked: the slots of
+    # the move; slots: those that this step handed over; JSON, ranges of first and last. first, last: see
+    # `kvstore.core.audit.Given`.
+    "moves": (*_PLACE, "position", "gts", "id", "source", "target", "first", "last", "asked", "slots"),
+    # One per row that a step gave; value: as in `writes`, and deleted: since it was given.
+    "given": (*_PLACE, "position", "gts", "id", "key", "version", "value", "deleted", "digested"),
     # A process multicast a message.
     "submitted": (*_PLACE, "id", "destinations", "at"),
     # event "started", "stopped", "installed": from there on the replica holds, by a snapshot, what its shard had after

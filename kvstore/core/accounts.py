@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 from kvstore.api.model import Move
 from kvstore.core.audit import (
     APPLIED,
@@ -15,7 +13,6 @@ from kvstore.core.audit import (
     MOVED,
     NESTED_VERSION,
     REPEATED,
-    WRITTEN_BYTES_KEPT,
     Given,
     MoveOutcome,
     NestedOutcome,
@@ -69,10 +66,7 @@ def given_by(entry: Entry, move: Move, known: Outcomes | None, shard: GroupId) -
 
 def outcome_of(message_id: MessageId, fate: Fate, execution: Execution) -> Outcome:
     """The outcome of one transaction, for the journal."""
-    writes = tuple([
-        Write(key, value) if value is None or len(value) <= WRITTEN_BYTES_KEPT
-        else Write(key, blake2b(value, digest_size=16).digest(), True) for key, value in execution.writes.items()
-    ])  # fmt: skip
+    writes = tuple([Write.of(key, value) for key, value in execution.writes.items()])
     reads = tuple([Read(key, version) for key, version in found]) if (found := execution.reads) else ()
     status, succeeded, failure, failure_key, truths = fate
     if truths:

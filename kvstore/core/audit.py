@@ -43,6 +43,7 @@ from kvstore.api.model import (
     lease_key,
     operations_of,
 )
+from kvstore.api.model import SLOTS as SLOTS  # of which what moves hand over tells
 from kvstore.core.bundles import version_of
 from multicast.types import ZERO, MessageId, Timestamp
 
@@ -82,6 +83,13 @@ class Write(msgspec.Struct, array_like=True, gc=False):
     key: bytes
     value: bytes | None
     digest: bool = False
+
+    @classmethod
+    def of(cls, key: bytes, value: bytes | None) -> Write:
+        """With a digest in place of a value of more than WRITTEN_BYTES_KEPT."""
+        if value is None or len(value) <= WRITTEN_BYTES_KEPT:
+            return cls(key, value)
+        return cls(key, blake2b(value, digest_size=16).digest(), True)
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):

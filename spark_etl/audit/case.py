@@ -188,13 +188,14 @@ class Case:
         """`relations.outvoted`."""
         return self.keep(relations.outvoted(self.disputed))
 
-    def _judged(self, frame: DataFrame) -> DataFrame:
+    def judged_rows(self, frame: DataFrame) -> DataFrame:
+        """Without what is outvoted."""
         return relations.judged(frame, self.outvoted) if self.left_out else frame
 
     @cached_property
     def judged(self) -> DataFrame:
         """`log` without what is outvoted."""
-        return self._judged(self.log)
+        return self.judged_rows(self.log)
 
     @cached_property
     def messages(self) -> DataFrame:
@@ -209,7 +210,7 @@ class Case:
     @cached_property
     def writes(self) -> DataFrame:
         """`relations.key_writes`."""
-        return self.keep(relations.key_writes(self._judged(self.tables["writes"])))
+        return self.keep(relations.key_writes(self.judged_rows(self.tables["writes"])))
 
     @cached_property
     def operations(self) -> DataFrame:
@@ -274,7 +275,7 @@ class Case:
     @cached_property
     def reads(self) -> DataFrame:
         """`relations.key_reads`, and those of reads at positions."""
-        found = relations.key_reads(self._judged(self.tables["reads"]))
+        found = relations.key_reads(self.judged_rows(self.tables["reads"]))
         if self.has_positions:
             found = found.unionByName(positions.key_reads(self.at_positions.where(F.col("gts").isNotNull())))
         return self.keep(found)

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl.audit import answered, course, evidence, traced
+from spark_etl.audit import answered, course, evidence, moved, traced
 from spark_etl.audit.case import NO_HISTORY, Case, Progress
 from spark_etl.audit.guarantees import Frames, Guarantees
 from spark_etl.certify.proof import (
@@ -282,6 +282,8 @@ class Audit(Case):
             blind=bool(unsure),
             skip=skip,
         )
+        if self.counts.get("moves"):
+            moved.check_moves(self, skip)
         if self.left_out:
             these = f"{self.left_out} position{'s' * (self.left_out > 1)}"
             self.notes.append(
@@ -290,7 +292,7 @@ class Audit(Case):
 
     def _wrong_reads(self) -> DataFrame:
         found = transactions.reads(self.ordered, self.writes, self.unsure_shards)
-        found = found.unionByName(transactions.two_values(self._judged(self.tables["writes"])))
+        found = found.unionByName(transactions.two_values(self.judged_rows(self.tables["writes"])))
         return found.orderBy(F.desc("name"))  # see `invented`
 
     def _check_clients(self) -> None:

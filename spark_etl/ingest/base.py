@@ -36,7 +36,7 @@ from spark_etl.ingest.tables import Manifest, SourceState, place, write_empty
 DIRECTORY = "base"
 _NEVER = (0, 0, 0, 0)
 _ABSENT = bytes(16)
-_AT_POSITIONS = ("deliveries", "outcomes", "reads", "writes")
+_AT_POSITIONS = ("deliveries", "outcomes", "reads", "writes", "moves", "given")
 _OF_CLIENTS = ("history", "watched")
 
 

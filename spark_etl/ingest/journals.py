@@ -120,6 +120,12 @@ def check_numbers(what: str, limit: int, *numbers: int | None) -> None:
             raise ValueError(f"{what}: the number {number} is out of range")
 
 
+def check_slots(ranges: Sequence[tuple[int, int]]) -> None:
+    """ValueError for what are no slots: a forger's."""
+    if not all(0 <= first <= last < audit.SLOTS for first, last in ranges):
+        raise ValueError(f"slots are 0 to {audit.SLOTS - 1}")
+
+
 def _check_id(message_id: bytes) -> None:
     if len(message_id) != MESSAGE_ID_BYTES:
         raise ValueError(f"an id of {len(message_id)} bytes, not {MESSAGE_ID_BYTES}")
@@ -239,6 +245,20 @@ def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.
             rows.add("reads", *who, key, seen.encode())
         for write in outcome.writes if applied else ():
             rows.add("writes", *who, write.key, write.value, write.value is None, write.digest)
+        if isinstance(outcome, audit.MoveOutcome) and outcome.given is not None:
+            _add_step(rows, who, outcome, outcome.given)
+
+
+def _add_step(rows: _Rows, who: tuple[Any, ...], outcome: audit.MoveOutcome, given: audit.Given) -> None:
+    check_numbers("a step of a move", INT32, outcome.source, outcome.target)
+    check_slots(outcome.slots)
+    check_slots(given.slots)
+    asked, slots = (msgspec.json.encode(some).decode() for some in (outcome.slots, given.slots))
+    rows.add("moves", *who, outcome.source, outcome.target, given.first, given.last, asked, slots)
+    for row in given.rows:
+        written = audit.Write.of(row.key, row.value)
+        version = row.version.encode()
+        rows.add("given", *who, row.key, version, written.value, written.value is None, written.digest)
 
 
 def _add_base(rows: _Rows, place: tuple[int, int, int, int], record: records.Base) -> None:
