@@ -6,6 +6,7 @@
     guarantees   sessions, keys, and the table of consistency models
     course       what happened when
     ahead        what checks find, some of it before their turn, beside the others
+    moved        what moves of slots handed over
     traced       what a simulated run's trace says
     evidence     the log lines behind a violation
 """

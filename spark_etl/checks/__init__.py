@@ -4,6 +4,7 @@
     genuineness    who took part in a message, from the frames of a simulated run
     transactions   what replicas say their transactions did: complete, alike, and as the order says
     clients        what clients were told, and real time
+    moves          slots that go from shard to shard: their steps, and the rows that go with them
     values         what clients asked and were told, value by value
     replay         a transaction once more, on the values that it read
     positions      reads that a leader answered from a position of its log
