@@ -19,24 +19,26 @@ _RANGES = list[tuple[int, int]]
 
 
 def check_moves(case: Case, skip: str) -> None:
-    """The property `MOVES`. What lies beyond the open end of its source or target is not judged."""
+    """The property `MOVES`. Rows of what was handed over beyond the open end of the source are not compared."""
     tables = {name: _whole(case, name) for name in ("moves", "given", "reads", "writes")}
     steps = _steps(tables["moves"])
     ends = case.open_ends()
-    known = [s for s in steps if all(s.gts <= ends.get(shard, s.gts) for shard in (s.source, s.target))]
+    open_ = [step for step in steps if step.gts > ends.get(step.source, step.gts)]
     found: Callable[[], DataFrame] | None = None
     if not case.unsure_shards:
-        followed = moves.Followed(known, complete=case.base is None)
+        followed = moves.Followed(steps, complete=case.base is None)
         floor = case.base.version if case.base else bytes(16)
         key_writes = relations.key_writes(tables["writes"]) if case.proof.near else case.writes
-        found = partial(moves.check, followed, tables["given"], tables["reads"], tables["writes"], key_writes, floor)
+        found = partial(
+            moves.check, followed, tables["given"], tables["reads"], tables["writes"], key_writes, floor, ends
+        )
     prop = case.check(MOVES, found, len(steps), blind=bool(case.unsure_shards), skip=skip)
     if prop.verdict == VALID:
-        handed = sum(last - first + 1 for step in known for first, last in step.slots)
-        prop.note = f"{len(known):,} steps handed over {handed:,} slots, with their rows"
-        if len(known) < len(steps):
+        handed = sum(last - first + 1 for step in steps for first, last in step.slots)
+        prop.note = f"{len(steps):,} steps handed over {handed:,} slots, with their rows"
+        if open_:
             prop.verdict = UNDETERMINED
-            prop.note += f"; {len(steps) - len(known):,} steps are of what had perhaps not been written at the end"
+            prop.note += f"; of {len(open_):,} the rows had perhaps not been written at the end"
 
 
 def _whole(case: Case, table: str) -> DataFrame:

@@ -277,7 +277,9 @@ class Audit(Case):
         )
         self.check(
             "exactly once",
-            lambda: transactions.exactly_once(self.log, self.transactions, self.unsure_shards, self.slots_moved),
+            lambda: transactions.exactly_once(
+                self.log, self.transactions, self.unsure_shards, self.slots_moved, self.base is None
+            ),
             outcomes,
             blind=bool(unsure),
             skip=skip,

@@ -7,7 +7,7 @@ that source. What a course gave of a key last is what the target has once a step
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -70,6 +70,7 @@ class Followed:
 
     def __init__(self, steps: Iterable[Step], complete: bool):
         """complete: nothing is missing before the first step."""
+        self.steps = sorted(steps)
         self.taken: list[Taken] = []
         self.wrong: list[Wrong] = []
         self.courses: list[tuple[bytes, bytes]] = []
@@ -77,7 +78,7 @@ class Followed:
         self._under_way: dict[int, _Course] = {}
         self._known: set[int] = set()
         self._owners: dict[int, int] = {}
-        for step in sorted(steps):
+        for step in self.steps:
             for why in self._follow(step):
                 self.wrong.append(Wrong(step, why))
 
@@ -127,12 +128,13 @@ def slot_of(key: Column) -> Column:
 
 
 def check(
-    followed: Followed, given: DataFrame, reads: DataFrame, writes: DataFrame, key_writes: DataFrame, floor: bytes
+    followed: Followed, given: DataFrame, reads: DataFrame, writes: DataFrame, key_writes: DataFrame, floor: bytes,
+    ends: Mapping[int, bytes],
 ) -> DataFrame:
     """Names: step-out-of-turn, left-behind, given-otherwise, served-elsewhere.
 
     given, reads, writes: the tables. key_writes: `relations.key_writes`. floor: nothing is known of who wrote versions
-    up to this one.
+    up to this one. ends: of shards of which something may be missing beyond these versions.
     """
     spark = given.sparkSession
     wrong = spark.createDataFrame(
@@ -150,12 +152,15 @@ def check(
         replicas=[F.col("replica")],
     )  # fmt: skip
     courses = F.broadcast(spark.createDataFrame(followed.courses, "gts binary, course binary"))
+    steps = F.broadcast(spark.createDataFrame([(step.gts,) for step in followed.steps], "gts binary"))
     rows = [
-        (t.first, t.last, t.gts, t.course, t.step.id, t.step.replica, t.step.source, t.step.target)
+        (t.first, t.last, t.gts, t.course, t.gts <= ends.get(t.step.source, t.gts), t.step.id, t.step.replica,
+         t.step.source, t.step.target)
         for t in followed.taken
-    ]
+    ]  # fmt: skip
     taken = spark.createDataFrame(
-        rows, "first int, last int, taken binary, course binary, step binary, by int, source int, target int"
+        rows,
+        "first int, last int, taken binary, course binary, closed boolean, step binary, by int, source int, target int",
     ).withColumn("slot", F.explode(F.sequence("first", "last")))
     written = key_writes.select("key", "gts", "deleted", "value", "digested").withColumn("slot", slot_of(F.col("key")))
     given = given.groupBy("gts", "key").agg(F.min(F.struct("version", "deleted", "value", "digested")).alias("row"))
@@ -165,14 +170,14 @@ def check(
             out_of_turn,
             _left_behind(taken, given.join(courses, "gts"), written, floor),
             _given_otherwise(given, key_writes),
-            _served_elsewhere(taken, courses, reads, writes),
+            _served_elsewhere(taken, steps, reads, writes),
         ]
     )
 
 
 def _left_behind(taken: DataFrame, given: DataFrame, written: DataFrame, floor: bytes) -> DataFrame:
     """Of every key whose slot was handed over: what it had, and what was given of it last."""
-    known = F.broadcast(taken.where(F.col("course").isNotNull()).drop("first", "last"))
+    known = F.broadcast(taken.where(F.col("closed") & F.col("course").isNotNull()).drop("first", "last"))
     had = written.join(known, "slot").where(F.col("gts") < F.col("taken")).groupBy("key", "taken")
     had = had.agg(
         F.max(F.struct("gts", "deleted")).alias("had"), F.first("step").alias("step"), F.first("by").alias("by")
@@ -229,7 +234,7 @@ def _served_elsewhere(taken: DataFrame, steps: DataFrame, reads: DataFrame, writ
     owners = F.broadcast(taken.groupBy("slot").agg(moves.alias("moves")))
     columns = ("key", "gts", "id", "shard", "replica", "position")
     rows = reads.select(*columns).unionByName(writes.select(*columns)).where(F.col("position") > 0)
-    rows = rows.join(steps.select("gts"), "gts", "left_anti").withColumn("slot", slot_of(F.col("key")))
+    rows = rows.join(steps, "gts", "left_anti").withColumn("slot", slot_of(F.col("key")))
     rows = rows.join(owners, "slot").withColumn("before", F.filter("moves", lambda one: one["taken"] < F.col("gts")))
     first = F.col("moves")[0]["source"]
     owner = F.when(F.size("before") == 0, first).otherwise(F.element_at("before", -1)["target"])

@@ -245,7 +245,11 @@ def two_values(journal_writes: DataFrame) -> DataFrame:
 
 
 def exactly_once(
-    log: DataFrame, transactions: DataFrame, unsure_shards: Sequence[int], slots_moved: bool = False
+    log: DataFrame,
+    transactions: DataFrame,
+    unsure_shards: Sequence[int],
+    slots_moved: bool = False,
+    complete: bool = True,
 ) -> DataFrame:
     """An id has its effect once: its first delivery is taken as new, and none after it. A transaction is too late from
     some age on: none was called so that was not older than all that were not. Names: effect-twice, taken-twice,
@@ -253,9 +257,11 @@ def exactly_once(
     `clients.answers`' to find, different outcomes at different shards `results`'.)
 
     log: `relations.replica_log`. transactions: `relations.transactions`. unsure_shards: a first delivery may be
-    missing. slots_moved: ids went with them, so a shard may know one that was taken elsewhere.
+    missing. slots_moved: ids went with them, so a shard may know one that was taken elsewhere. complete: nothing is
+    missing at the beginning, where first deliveries may have been.
     """
-    return union([_twice(log), _without_first(transactions, unsure_shards, slots_moved), too_early(transactions)])
+    without_first = _without_first(transactions, unsure_shards, slots_moved, complete)
+    return union([_twice(log), without_first, too_early(transactions)])
 
 
 def _twice(log: DataFrame) -> DataFrame:
@@ -283,13 +289,15 @@ def _twice(log: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _without_first(transactions: DataFrame, unsure_shards: Sequence[int], slots_moved: bool) -> DataFrame:
+def _without_first(
+    transactions: DataFrame, unsure_shards: Sequence[int], slots_moved: bool, complete: bool
+) -> DataFrame:
     sure = transactions
     if unsure_shards:
         unsure = F.array([F.lit(n) for n in unsure_shards]).cast("array<int>")
         sure = sure.where(~F.arrays_overlap("destinations", unsure))
-    never = ~F.col("live")
-    nowhere = never & F.col("repeated").isNotNull() if slots_moved else F.col("again") != 0
+    never = ~F.col("live") & F.lit(complete)
+    nowhere = never & F.col("repeated").isNotNull() if slots_moved else (F.col("again") != 0) & F.lit(complete)
     repeated = nowhere | F.coalesce(F.col("repeated") < F.col("gts"), F.lit(False))
     mismatch = F.col("mismatch").isNotNull() & (never | (F.col("mismatch") < F.col("gts")))
     said = F.when(repeated, "a repetition").otherwise("another transaction's id, used again")

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore.core.audit import Read
+from kvstore.core.audit import MISMATCH, REPEATED, Read
 from spark_etl.audit.case import Case
 from spark_etl.audit.runner import Audit
 from spark_etl.certify.proof import ACCOUNTS, LOGS, ORDER, PROMISES, READS, VALIDITY, Proof
-from spark_etl.report import NOT_APPLICABLE, VALID
+from spark_etl.report import NOT_APPLICABLE, VALID, VIOLATED
 from tests.spark_etl import certified
 from tests.spark_etl.runs import MEMBERS, Run, bank_run, gts
 from tests.spark_etl.test_archive import rewritten
@@ -61,6 +61,20 @@ def test_a_base_that_is_read_in_two_ways_is_found(tmp_path: Path) -> None:
     run.events[2 * reader + 1]["reads"]["b9"] = str(run.version(old))
     found = certified.of_directory(without_beginning(run, tmp_path / "run"), tmp_path / "out")
     assert found.why[READS] == "a read of another version than the order says"
+
+
+def test_nobody_is_accused_of_a_repetition_whose_first_time_has_gone(spark: Any, tmp_path: Path) -> None:
+    run = Run()
+    one, other = run.transaction(writes={"a1": 1}), run.transaction(writes={"a2": 1})
+    for number in range(8):
+        run.transaction("a1 b1", {"a1": number, "b1": number})
+    run.again(one, REPEATED, [0])
+    run.again(other, MISMATCH, [0])
+    run.stop()
+    directory = without_beginning(run, tmp_path / "run")
+    report = Audit(spark, directory, tmp_path / "out", parts=("delivery", "transactions")).run()
+    assert {p.name: [v.sentence for v in p.examples] for p in report.properties if p.verdict == VIOLATED} == {}
+    assert report.notes[0].startswith("shard 0 is judged from its base on")
 
 
 def read_without_journals() -> Run:

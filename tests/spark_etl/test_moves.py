@@ -27,7 +27,9 @@ from spark_etl.checks.moves import Followed, Step
 from spark_etl.ingest import extraction
 from spark_etl.report import Property
 from tests.planted.moves import CALM, DirtyRowsForgotten
-from tests.spark_etl.forged import Records, forge
+from tests.spark_etl.forged import Records, deliveries, forge, records_of
+from tests.spark_etl.runs import SEGMENT
+from tests.spark_etl.test_archive import rewritten
 
 SEED = 13
 MANY = msgspec.structs.replace(CALM, seconds=0.5)
@@ -154,6 +156,19 @@ def test_what_a_move_hands_over_otherwise_is_found(spark: Any, run: Path, tmp_pa
 def test_a_shard_that_serves_what_it_has_given_is_found(spark: Any, run: Path, tmp_path: Path) -> None:
     found = judged(spark, forged(run, tmp_path / "run", served_by_the_source))
     assert found.examples and {one.name for one in found.examples} == {"served-elsewhere"}
+
+
+def test_a_move_that_was_under_way_where_the_run_is_cut_is_judged_from_there_on(
+    spark: Any, run: Path, tmp_path: Path
+) -> None:
+    directory = forged(run, tmp_path / "run", lambda records: None)
+    for path in sorted(directory.glob("replicas/*/journal")):
+        found = deliveries(records_of((path / SEGMENT).read_bytes()))
+        rewritten(directory, int(path.parent.name), 3 * found[-1].position // 10)
+    shutil.rmtree(directory / "archive")
+    (directory / "cluster.json").write_text('{"archive": "none"}')
+    found = judged(spark, directory)
+    assert found.verdict == "valid" and found.note.endswith(" steps handed over 1 slots, with their rows"), found
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------
