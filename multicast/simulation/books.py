@@ -137,7 +137,10 @@ def _of_watermarks(protocol: Any, log: Any) -> Iterator[str]:
 
 def _of_receipts(protocol: Any) -> Iterator[str]:
     """So it is with what a majority has said to have received."""
-    stream, groups = protocol.stream, protocol.topology.groups
+    stream, groups, leader = protocol.stream, protocol.topology.groups, protocol._leading()
+    for group in () if leader is None else leader.wanted.groups():
+        if leader.wanted.reached(group, stream.base.last):
+            yield f"group {group} waits for a barrier that this one has reached"
     for group in (stream.group, *stream._receivers):
         reached = reached_by_majority(stream._acks[p] for p in groups[group])
         if stream.quorum_has(group) != reached:

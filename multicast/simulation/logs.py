@@ -285,6 +285,9 @@ class Streams(Decisions):
             said = sum(self._said[p].get(stream.group, 0) >= needed for p in self.topology.groups[group])
             if said < self.topology.quorum(group):
                 self._wrong(node, f"it has dropped what {said} of group {group} have: {needed}")
+        own, waiting = stream.group, node.protocol.channels.waiting.items.values()  # type: ignore[attr-defined]
+        if lost := [p.number for p in waiting if p.source == own and p.number <= kept.numbers.get(own, 0)]:
+            self._wrong(node, f"it has dropped number {min(lost)} of its own group, which it has not delivered")
 
     def _check_received(self, node: Node, source: GroupId, channel: Any, waiting: Any, before: int) -> None:
         numbered = self._numbered.get((source, self.topology.group_of[node.pid]), {})

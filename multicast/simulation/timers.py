@@ -1,4 +1,5 @@
-"""What waits for somebody else has a timer, and is asked for again; and the host knows when the timer acts.
+"""What waits for somebody else has a timer, and is asked for again; the host knows when the timer acts, and nobody puts
+it off.
 
 A question that is never repeated does harm only if it was lost, and a leader that is not missed only if it dies just
 then; that no timer is set, or a message is not among those that are asked for, shows it at once. Like in `invariants`,
@@ -36,11 +37,13 @@ class Timers(Checker):
     def __init__(self, topology: Topology):
         super().__init__()
         self._first: dict[ProcessId, tuple[int, int]] = {}
+        self._blocked: dict[ProcessId, tuple[Any, int]] = {}
         self._installed: dict[ProcessId, Ballot] = {}
         """In this ballot it had what others have decided: if it led that, it is deposed and does not know it yet."""
 
     def on_life(self, node: Node) -> None:
         self._first.pop(node.pid, None)
+        self._blocked.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         batch, election = node.engine._batch.number, node.protocol.election
@@ -60,6 +63,8 @@ class Timers(Checker):
             self._first[node.pid] = batch, min(firsts)
         else:
             self._first.pop(node.pid, None)
+        if hasattr(protocol, "channels"):
+            self._check_blocked(node, protocol, args[-2])
         for deadlines, name in _needed(protocol):
             deposed = name == "hint" and election is not None and self._installed.get(node.pid) == election.promised
             if not deadlines.is_set(name) and not deposed:
@@ -67,6 +72,50 @@ class Timers(Checker):
         if batch % _LOOK_EVERY == 0:
             for what in _unasked(protocol):
                 self.report("timers", f"process {node.pid} ({protocol.role()}) waits for {what}, and does not ask")
+
+    def _check_blocked(self, node: Node, protocol: Any, now: int) -> None:
+        """Who is blocked by one message asks in time, however often something else comes meanwhile: a timer that is put
+        off again and again never acts."""
+        head, at = protocol.channels._head, protocol._deadlines._at["blocked"]
+        before, due = self._blocked.get(node.pid, (None, 0))
+        self._blocked[node.pid] = head, at
+        if head is not None and head == before and now < due < at:
+            text = f"puts its timer blocked off, from {due} to {at}"
+            self.report("timers", f"process {node.pid} ({protocol.role()}) {text}")
+
+
+class Portions(Checker):
+    """Of consensus, and of what comes from other groups: who is given a portion of what it lacks, and not the last one,
+    asks for the next at once. With each it would wait for its timer else."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._group_of = topology.group_of
+        self._had: dict[ProcessId, tuple[int, dict[int, int]]] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._had.pop(node.pid, None)
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        protocol: Any = node.protocol
+        paxos = getattr(protocol, "paxos", None) or protocol.member.paxos
+        channels = protocol.channels.of if hasattr(protocol, "channels") else {}
+        before = self._had.get(node.pid)
+        now = self._had[node.pid] = paxos.decided, {group: channel.received for group, channel in channels.items()}
+        if handler != "on_message" or before is None:
+            return
+        (sender, message), wanted = args[:2], ""
+        kind = type(message).__name__
+        if kind == "Chosen" and before[0] < now[0] < message.decided and not paxos.stranded:
+            wanted = "Fetch"
+        elif kind == "Repair":
+            group = self._group_of[sender]
+            wanted = "Ask" if message.more and before[1][group] < now[1][group] else ""
+        if wanted and not any(type(sent).__name__ == wanted and sender in to for to, sent, _ in sends):
+            text = f"has a portion, and does not {wanted} the next"
+            self.report("timers", f"process {node.pid} ({protocol.role()}) {text}")
 
 
 class Patience(Checker):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.parts.barrier_leader import BarrierLeader
+from multicast.parts.barriers import timestamp_of
 from multicast.parts.casts import Casts, Ready, saved_life
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.stream import Cast, Null, Stream
@@ -84,6 +85,15 @@ def test_what_a_quorum_lacks_is_kept_and_repeated_with_its_numbers():
     assert one.vouched_by(5) == 2, "what is dropped was acknowledged by a quorum"
     assert one.vouched_by(3) == 3, "it has said so"
     assert one.behind(1) == (4, 5)
+
+
+def test_an_instance_stays_until_the_last_of_its_own_messages_is_delivered():
+    one = stream()
+    own = one.decide(1, [value(0, 1, 1, 5, 0), value(0, 1, 2, 6, 0)])[0][0]
+    for sender in (0, 1):
+        one.acknowledge(sender, 1)
+    assert one.truncate({timestamp_of(own[1].stamp, 0)}, Outbox()) == 0
+    assert one.truncate((), Outbox()) == 1
 
 
 def test_a_restarted_member_begins_with_what_was_dropped():

@@ -1,0 +1,43 @@
+"""Bugs of who asks, or is asked: not on, not in time, again for what is answered; and of what is dropped meanwhile."""
+
+from __future__ import annotations
+
+from multicast.parts.channels import Channels
+from multicast.parts.paxos import Paxos
+from multicast.parts.stream import Stream
+from multicast.protocols.ft_skeen import FtSkeen
+from multicast.protocols.quasi_genuine import QuasiGenuine
+from tests.planted import planted_in
+from tests.planted.rewriting import rewrite
+
+
+@rewrite("_on_chosen", "out.send((sender,), Fetch(self.decided + 1))", "pass", part=Paxos)
+class OneFetchATurn(FtSkeen):
+    """Who is given a portion of the decisions asks for the next one when its timer acts: who is far behind comes no
+    nearer."""
+
+
+@rewrite("take", "if message.more: self._ask(channel, sender, now, out)", "pass", part=Channels)
+class OneRepairATurn(QuasiGenuine):
+    """So it is with what is lacking from another group."""
+
+
+@rewrite("watch", "if head != self._head:", "if head != self._head or len(self.waiting) > 1:", part=Channels)
+class BlockedPutOff(QuasiGenuine):
+    """Who is blocked by one message does not ask as long as others come."""
+
+
+@rewrite("drop", "bisect_right(stamps, barrier)", "bisect_left(stamps, barrier)", part="leader.wanted",
+         after="_new_leader")  # fmt: skip
+class AnsweredWantKept(QuasiGenuine):
+    """A want for just the barrier that was told counts as unanswered: it is told again at every occasion, and a
+    periodic leader is silent."""
+
+
+@rewrite("decide", "timestamp_of(items[-1].stamp, group)", "timestamp_of(items[0].stamp, group)", part=Stream)
+class FirstOwnDelivered(QuasiGenuine):
+    """An instance is dropped when the first of its messages for the own group is delivered: the others are gone after
+    a restart."""
+
+
+PLANTED = planted_in(__name__)
