@@ -58,6 +58,9 @@ def _differences(node: Node) -> Iterator[str]:
     if "member" in parts:
         queue = protocol.member.log.queue
         yield from _of_group_log(protocol.member.log)
+        for entry in protocol.member.log.undelivered():
+            if protocol.stamps.get(entry.message.id, {}).get(protocol.group) is None:
+                yield f"{entry.local} is its group's stamp of a message that waits, and is not held"
     else:
         queue = parts.get("_queue")
     if hasattr(queue, "_proposed"):

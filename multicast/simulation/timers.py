@@ -86,7 +86,8 @@ class Timers(Checker):
 
 class Portions(Checker):
     """Of consensus, and of what comes from other groups: who is given a portion of what it lacks, and not the last one,
-    asks for the next at once. With each it would wait for its timer else."""
+    asks for the next at once; with each it would wait for its timer else. So does who is asked for a barrier, and does
+    not lead: it tells its leader."""
 
     watches_protocol = True
 
@@ -113,8 +114,11 @@ class Portions(Checker):
         elif kind == "Repair":
             group = self._group_of[sender]
             wanted = "Ask" if message.more and before[1][group] < now[1][group] else ""
+        elif kind == "Ask" and channels and message.stamp > protocol.stream.base.last:
+            sender = paxos.promised.leader
+            wanted = "Want" if sender != node.pid and not paxos.leading else ""
         if wanted and not any(type(sent).__name__ == wanted and sender in to for to, sent, _ in sends):
-            text = f"has a portion, and does not {wanted} the next"
+            text = f"has {kind} and sends no {wanted} to process {sender}"
             self.report("timers", f"process {node.pid} ({protocol.role()}) {text}")
 
 

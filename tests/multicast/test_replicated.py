@@ -612,6 +612,18 @@ def test_a_sender_hears_who_leads_now_though_others_have_told_the_leader_of_its_
     assert m in world.delivered(1)
 
 
+def test_a_message_that_waits_for_long_keeps_the_stamps_that_it_has() -> None:
+    world = cluster(FtSkeen, retry_us=10_000)
+    world.cut = {(a, b) for a in range(6) for b in range(6) if a // 3 != b // 3}
+    m = world.submit(1, 0, 1)
+    world.advance(SECOND)
+    for link in world.cut:
+        world.lose_link(*link)
+    world.cut = set()
+    world.advance(SECOND)
+    assert [world.delivered(p) for p in range(6)] == [[m]] * 6
+
+
 @PROTOCOLS
 def test_too_many_pending_messages_are_refused(protocol: type[MulticastProtocol]) -> None:
     world = cluster(protocol, pending_max=2)

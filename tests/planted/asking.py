@@ -40,4 +40,16 @@ class FirstOwnDelivered(QuasiGenuine):
     a restart."""
 
 
+@rewrite("_on_ask", "elif self.paxos.promised.leader != self.self_id:", "elif False:")
+class AskedInVain(QuasiGenuine):
+    """Who does not lead does not tell its leader that another group waits for a barrier: who asks must find the leader
+    by asking one after the other."""
+
+
+@rewrite("_forget_strays", "if self.member.entry_of(message_id) is None:", "if True:")
+class WaitedForTooLong(FtSkeen):
+    """The stamps of a message that waits for long are forgotten, though it is there: nobody tells the own group's
+    again, and it never gets its timestamp."""
+
+
 PLANTED = planted_in(__name__)
