@@ -24,6 +24,8 @@ Sends = list[tuple[tuple[int, ...], Any, bool]]
 
 _LOOK_EVERY = 8
 """Batches: what is wrong stays so for a while."""
+_PAUSE_PERIODS = 5
+"""No question is repeated later than that: `parts.retries` draws a quarter on four of them."""
 
 
 class Books(Checker):
@@ -70,6 +72,10 @@ def _differences(node: Node) -> Iterator[str]:
         yield from _of_instances(consensus.instances)
     if "channels" in parts:
         yield from _of_waiting(protocol.channels.waiting)
+        for pending in protocol.channels.waiting.items.values():
+            acked = protocol.channels.of[pending.source].acked if pending.source != protocol.group else 0
+            if pending.number <= acked and not pending.saved:
+                yield f"number {pending.number} of group {pending.source} is acknowledged, and not known as saved"
         yield from _of_receipts(protocol)
         life, number = protocol._own_last()
         if any(cast.life == life and cast.number <= number for cast in protocol._casts):
@@ -92,8 +98,12 @@ def _of_instances(instances: Any) -> Iterator[str]:
 
 
 def _of_retries(name: str, retries: Any) -> Iterator[str]:
-    """What waits will be due, and is known from when on it has waited."""
+    """What waits will be due, soon, and is known from when on it has waited."""
     waiting, heap = retries._waiting, {(count, key) for _, count, key in retries._heap}
+    latest = retries._now + _PAUSE_PERIODS * retries.period_us
+    for due, count, key in retries._heap:
+        if due > latest and waiting.get(key) == count:
+            yield f"{name}: {key!r} is asked about in {due - retries._now} us, with a period of {retries.period_us}"
     for key, count in waiting.items():
         if (count, key) not in heap:
             yield f"{name}: {key!r} waits, and is never due"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from multicast.parts.channels import Channels
 from multicast.parts.paxos import Paxos
+from multicast.parts.retries import Retries
 from multicast.parts.stream import Stream
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.protocols.skeen import Skeen
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
 
@@ -50,6 +52,22 @@ class AskedInVain(QuasiGenuine):
 class WaitedForTooLong(FtSkeen):
     """The stamps of a message that waits for long are forgotten, though it is there: nobody tells the own group's
     again, and it never gets its timestamp."""
+
+
+@rewrite("due", "min(2 ** (self._times[key] - 1), _PAUSE_MAX)", "2 ** (self._times[key] - 1)", part=Retries)
+class PausesGrow(Skeen):
+    """The pauses between two questions double without end: after a long outage everything waits for as long again."""
+
+
+@rewrite("_recollect", "self._casts.begin(self._own_last()[0] + 1, out)",
+         "self._casts.begin(self._own_last()[0], out)")  # fmt: skip
+class SameLifeAgain(QuasiGenuine):
+    """Who has lost its disk goes on in the life that its group remembers: what it casts is taken for a repetition."""
+
+
+@rewrite("_save", "pending.saved = True", "pass", part=Channels)
+class SavedForEver(QuasiGenuine):
+    """What was saved on its own stays on disk when it is delivered, until the next restart."""
 
 
 PLANTED = planted_in(__name__)
