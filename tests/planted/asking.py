@@ -70,4 +70,10 @@ class SavedForEver(QuasiGenuine):
     """What was saved on its own stays on disk when it is delivered, until the next restart."""
 
 
+@rewrite("behind", "self._acks[p] < number)", "self._acks[p] < number - 1)", part=Stream)
+class LastNotHinted(QuasiGenuine):
+    """Who lacks just the last message for its group is told no barrier again: if that was lost, it never hears of
+    it."""
+
+
 PLANTED = planted_in(__name__)
