@@ -42,7 +42,7 @@ from kvstore.api.rights import Permission, Role, Token
 from kvstore.core.messages import Refused
 from kvstore.core.state import State
 
-_RULES = b"rule/"
+RULES = b"rule/"
 ROLE, TOKEN = b"role/", b"token/"
 _NEEDS: dict[type, tuple[str, ...]] = {
     Get: ("read",),
@@ -71,11 +71,11 @@ class Rights:
 
     def change(self, rule: Rule) -> None:
         """A change of rights takes effect."""
-        self._store.set_note(_RULES + rule.name, rule.record or None)
+        self._store.set_note(RULES + rule.name, rule.record or None)
 
     def given(self) -> list[tuple[bytes, bytes]]:
         """All rights, by name, for a shard that knows none."""
-        return [(name[len(_RULES) :], record) for name, record in self._store.notes(_RULES)]
+        return [(name[len(RULES) :], record) for name, record in self._store.notes(RULES)]
 
     def take(self, rules: Iterable[tuple[bytes, bytes]]) -> None:
         """Have these rights, and no others."""
@@ -86,23 +86,23 @@ class Rights:
 
     def token(self, token_id: str) -> Token | None:
         """This token; None: there is none, or no longer."""
-        note = self._store.note(_RULES + TOKEN + token_id.encode())
+        note = self._store.note(RULES + TOKEN + token_id.encode())
         return None if note is None else _decode_token(note)
 
     def tokens(self) -> dict[str, Token]:
         """All tokens, by id."""
-        begin = _RULES + TOKEN
+        begin = RULES + TOKEN
         return {name[len(begin) :].decode(): _decode_token(note) for name, note in self._store.notes(begin)}
 
     def roles(self) -> dict[str, Role]:
         """All roles, by name."""
-        begin = _RULES + ROLE
+        begin = RULES + ROLE
         return {name[len(begin) :].decode(): _decode_role(note) for name, note in self._store.notes(begin)}
 
     def permissions(self, token_id: str) -> list[Permission]:
         """What the holder of this token may do."""
         token = self.token(token_id)
-        notes = [self._store.note(_RULES + ROLE + role.encode()) for role in token.roles] if token else []
+        notes = [self._store.note(RULES + ROLE + role.encode()) for role in token.roles] if token else []
         return [permission for note in notes if note is not None for permission in _decode_role(note).permissions]
 
     def allows(self, token_id: str, access: str) -> bool:

@@ -26,10 +26,11 @@ from kvstore.core.audit import (
     decode_outcomes,
 )
 from kvstore.core.messages import Answered, Refused
-from kvstore.simulated import backups, contests, past, reading, remembered, watched
+from kvstore.simulated import backups, contests, past, peeking, reading, remembered, watched
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
+from kvstore.simulated.peeking import Peeked
 from kvstore.simulated.repeating import same_answer
 from kvstore.simulated.serial import serial_execution
 from kvstore.simulated.steps import Steps
@@ -48,8 +49,9 @@ _NEVER = ("expired", "id_reused")
 
 
 def check(
-    cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] = (), watches: Sequence[Watched] = ()
-) -> list[str]:
+    cluster: SimulatedCluster, history: History, asked: Sequence[AskedAt] = (), watches: Sequence[Watched] = (),
+    peeked: Sequence[Peeked] = (),
+) -> list[str]:  # fmt: skip
     """Everything below."""
     logs, disagreements = agreement(cluster)
     moved, differing = moves(logs)
@@ -77,6 +79,7 @@ def check(
         "conservation": conservation(history),
         "cuts": backups.check(logs, cluster.kept, moved, list(cluster.topology.groups), cluster.keeps_history),
         "memory": memory,
+        "rights": peeking.check(logs.values(), peeked, history.operations.values()),
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 

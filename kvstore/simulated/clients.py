@@ -184,7 +184,9 @@ def _uuid(message_id: MessageId) -> str:
 
 class Workload:
     """`clients` clients of a cluster until `stop_at`. The bank's accounts are opened first. probes: not answered yet;
-    wide_probe_refused: whether the last one of several shards was."""
+    wide_probe_refused: whether the last one of several shards was. probed_us: when the last one was answered, at the
+    first attempt; else 0. when_open, when_ruled: whoever is to hear that the accounts are open, or that rights have
+    changed."""
 
     def __init__(self, cluster: SimulatedCluster, seed: int | str, clients: int, stop_at: int):
         self.cluster = cluster
@@ -196,8 +198,10 @@ class Workload:
         self.running = 0
         self.reads = False
         self.when_open: list[Callable[[], None]] = []
+        self.when_ruled: list[Callable[[], None]] = []
         self.probes = 0
         self.wide_probe_refused = False
+        self.probed_us = 0
         self.repetitions = 0
         self.moves = False
         self._clients = clients
@@ -271,10 +275,13 @@ class Workload:
 
         def done(operation: Operated) -> None:
             self.probes -= 1
+            asked_once = operation.result is not None and self.repetitions == before
+            self.probed_us = self.world.now if asked_once else 0
             if len(keys) > 1:
                 self.wide_probe_refused = bool(operation.refused)
 
         self.probes += 1
+        before = self.repetitions
         client = Prober(self, random.Random(f"{self._seed}/probe {self._processes}"), replica)
         client.operate("put", Transaction(success=tuple(Put(key, b"1") for key in keys)), done)
 

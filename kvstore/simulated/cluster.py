@@ -17,9 +17,11 @@ from kvstore.core.bundler import UNDER_WAY
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, unnamed_id, version_of
 from kvstore.core.moves import PORTION
 from kvstore.core.replica import Replica
+from kvstore.core.rights import RULES
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.core.watches import BUFFER_BYTES_MAX
+from kvstore.simulated import asking
 from kvstore.simulated.given import Given
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.cut import Cut, Cuts
@@ -63,6 +65,8 @@ SEGMENT_BYTES = (SEGMENT_BYTES_MAX, 16_384, 4_096, 1_024)
 """Of journals."""
 CHECKPOINT_CHANCE = 0.02
 """A batch is followed by a checkpoint of the protocol's state with this chance."""
+ASKING_EVERY = 4
+"""Batches: after so many there is a look whether each client is known that waits."""
 HISTORIES = ((HISTORY_US, HISTORY_BYTES_MAX), (400_000, HISTORY_BYTES_MAX), (2_000_000, 1_000))
 """For how long, and how many bytes, what was overwritten is kept."""
 
@@ -127,7 +131,8 @@ class SimulatedCluster:
     None: as the live store decides it (`signals_for`).
     replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`. spares: replicas
     that may be added to shards. later: those of one more shard, which may be added.
-    shared_reads: see `Replica`. drops: old segments of journals may go. kept: whatever was kept for cuts.
+    shared_reads: see `Replica`. drops: old segments of journals may go. kept: whatever was kept for cuts. ruled_us:
+    when a replica has last executed a change of rights, or begun a life.
     """
 
     def __init__(
@@ -165,6 +170,7 @@ class SimulatedCluster:
         self.replicas: dict[ProcessId, Replica] = {}
         self.commits = 0
         self.kept: list[Kept] = []
+        self.ruled_us: dict[ProcessId, int] = {}
         self.portion = self.handed = PORTION
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
@@ -215,6 +221,7 @@ class SimulatedCluster:
         store.cuts = _RecordedCuts(self.topology.group_of[pid], self.kept)
         store.looked_max, store.portion = self._looked_max, self._changes
         self._frozen_at.pop(pid, None)
+        self._watch_rules(pid, store)
         protocol = self._protocol(pid, rng)
         replica = self.replicas[pid] = self._replica_class(
             pid,
@@ -237,6 +244,18 @@ class SimulatedCluster:
         replica.moves.portion, replica.moves.handed = self.portion, self.handed
         replica.watches.buffer_bytes_max = self._buffer_bytes
         return protocol, replica
+
+    def _watch_rules(self, pid: ProcessId, store: Store) -> None:
+        """See `ruled_us`."""
+        set_note = store.set_note
+
+        def noted(key: bytes, value: bytes | None) -> None:
+            if key.startswith(RULES):
+                self.ruled_us[pid] = self.world.now
+            set_note(key, value)
+
+        self.ruled_us[pid] = self.world.now
+        store.set_note = noted  # type: ignore[method-assign]
 
     def hand_over(self, rows: int) -> None:
         """About so many with a step of a move."""
@@ -286,6 +305,11 @@ class SimulatedCluster:
     def _on_batch(self, node: Node, batch: Batch) -> None:
         for text in self._given.after_batch(node.pid, self.replicas[node.pid]):
             self.world.report("memory", text)
+        if node.tokens and not batch.number % ASKING_EVERY and node.engine.idle:
+            lost = sorted(node.tokens.keys() - set(asking.waiting(self.replicas[node.pid])))
+            if lost:
+                text = f"replica {node.pid} has forgotten {len(lost)} requests, and has not answered them"
+                self.world.report("asked", text)
         if self._rng.random() < COMMIT_CHANCE and self.stores[node.pid].freeze(node.engine.completed):
             self._frozen_at[node.pid] = batch.number
         if self._checkpoint_rng.random() < CHECKPOINT_CHANCE:

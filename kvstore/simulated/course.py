@@ -14,11 +14,13 @@ from kvstore.core.replica import Replica
 from kvstore.simulated import (
     backups,
     chase,
+    idle,
     late,
     leasing,
     moving,
     nested,
     past,
+    peeking,
     ranging,
     reading,
     ruling,
@@ -99,6 +101,7 @@ class Course:
         self._late = self._draw_straggler(topology)
         self.workload = self._clients()
         self._leases: list[bytes] | None = None
+        self.peeked: list[peeking.Peeked] = []
         self.asked = past.start(self.workload, self._of("store"), settings.past)
         self.watches = watched.start(self.workload, self._of("store"), settings.watch)
         self.faults: dict[str, int] = {}
@@ -119,7 +122,9 @@ class Course:
             self._end(judge, injector, copies)
         world.stop()
         self.violations += [f"{checker}: {text}" for checker, text in world.violations]
-        self.violations += check(self.cluster, self.workload.history, self.asked, self.watches)
+        self.violations += check(
+            self.cluster, self.workload.history, self.asked, self.watches, self.peeked
+        )
 
     # -- what is drawn ------------------------------------------------------------------------------------------------
 
@@ -242,6 +247,7 @@ class Course:
             self._leases = leasing.start(workload, lots)
         if settings.rights:
             ruling.start(workload, lots)
+            self.peeked = peeking.start(workload, lots)
         if settings.nested:
             nested.start(workload, lots, ruling.TOKENS if settings.rights else ())
         if settings.backups:
@@ -288,3 +294,5 @@ class Course:
             Repetitions(self.workload, self._of("store"), copies).judge()
         if not world.violations and self.workload.moves:
             Conclusion(self.workload, self._of("store")).judge()
+        if not world.violations:
+            idle.judge(self.workload, self._of("store"))

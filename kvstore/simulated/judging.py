@@ -73,8 +73,13 @@ class Judge:
         if all(shard in keys for shard in destinations):
             self._workload.probe(sender, [keys[shard] for shard in destinations])
         else:  # a shard that was added may have no slots
+            self._workload.probed_us = 0
             identity = new_message_id(world.now, self._rng.getrandbits(62))
             world.submit(sender, AppMessage(identity, destinations, EMPTY, sender))
+
+    def answered_us(self) -> int:
+        """See `multicast.simulation.endings.Judged`: of one that was not refused, and not asked of another replica."""
+        return self._workload.probed_us
 
     def expects_copies(self) -> bool:
         """See `multicast.simulation.endings.Judged`: whoever repeats a request is waited for."""

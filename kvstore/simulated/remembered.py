@@ -2,7 +2,8 @@
 
 Of a shard, all that have completed everything keep the same: else a later step of a move, or the answer to a
 repetition, depends on who is asked. Whoever owns a key in the end knows the ids of all that has touched it, wherever it
-was served: else a repetition would be served again. And what a shard gave another one it can tell again: no other does.
+was served: else a repetition would be served again. What nobody may use any more is
+forgotten. And what a shard gave another one it can tell again: no other does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from kvstore.api.shard_map import ALL_SLOTS
 from kvstore.core.audit import APPLIED, FAILED, MoveOutcome
 from kvstore.core.bundles import version_of
 from kvstore.core.messages import decode_remembered, decode_retained
+from kvstore.core.replica import FORGET_EVERY_US
 from kvstore.core.requests import forgotten_before
 from kvstore.core.state import State
 from kvstore.simulated.cluster import Executed, Moved, SimulatedCluster
@@ -48,6 +50,7 @@ def check(cluster: SimulatedCluster, logs: Logs, moved: Mapping[Timestamp, Moved
             found = _ids(store, oldest), dict(store.notes(b""))
             first = first or found
             violations += [f"replica {pid} of shard {shard} {text}" for text in _differ(first, found)]
+            violations += [f"replica {pid} still remembers {one.hex()}" for one in _overdue(store, window_us)[:1]]
             parts = {version_of(decode_retained(part).timestamp, 0) for _, part in store.parts()}
             violations += [f"replica {pid} cannot tell any more what it gave at {at}" for at in sorted(given - parts)]
         if first is not None:
@@ -57,6 +60,14 @@ def check(cluster: SimulatedCluster, logs: Logs, moved: Mapping[Timestamp, Moved
 
 def _ids(store: State, oldest: MessageId) -> Ids:
     return {message_id: record for message_id, record in store.remembered_after(b"", _ALL) if message_id >= oldest}
+
+
+def _overdue(store: State, window_us: int) -> list[MessageId]:
+    """What is remembered though nobody may use it any more, and has not been forgotten with the rest."""
+    if not window_us:
+        return []
+    oldest = forgotten_before(Timestamp(store.complete_to.time - FORGET_EVERY_US, 0), window_us)
+    return [one for one, _ in store.remembered_after(b"", _ALL) if one < oldest and store.remembered(one) is not None]
 
 
 def _differ(first: tuple[Ids, Ids], other: tuple[Ids, Ids]) -> Iterator[str]:

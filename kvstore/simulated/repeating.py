@@ -9,12 +9,13 @@ import random
 from typing import Any
 
 from kvstore.api.model import Compare, Get, Operation, Revoke, Transaction, compares_of, lease_key, operations_of
-from kvstore.core.messages import Answered, Execute, Lookup, Refused
+from kvstore.core.audit import APPLIED, FAILED
+from kvstore.core.messages import Answered, Execute, Lookup, Refused, decode_remembered
 from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.core.shards import TELL_US
 from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.late import Copies
-from multicast.types import ZERO, GroupId, created_us, new_message_id
+from multicast.types import ZERO, GroupId, ProcessId, created_us, new_message_id
 
 REPEATED_MAX = 8
 WAIT_US = 20_000_000
@@ -31,7 +32,7 @@ class Repetitions:
         self._rng = random.Random(f"{seed}/repeating")
         self._own = random.Random(f"{seed}/nobody's id")
         self._open: dict[int, _Asked] = {}
-        self._answers: list[tuple[_Asked, int, Answered | Refused]] = []
+        self._answers: list[tuple[_Asked, ProcessId, int, Answered | Refused]] = []
 
     def judge(self) -> None:
         """Ask, wait, and report in the world what is wrong. The holder of a token may have lost his rights."""
@@ -55,8 +56,9 @@ class Repetitions:
         newest = max([store.complete_to for store in self._workload.cluster.stores.values()], default=ZERO)
         for operation, request in self._open.values():
             world.report("repetitions", f"{_name(operation, request)} is not answered, when all is over")
-        for (operation, request), at_us, answer in self._answers:
-            if not self._is_right(operation, request, answer, at_us, newest.time):
+        for (operation, request), asked, at_us, answer in self._answers:
+            remembers = self._remembers(asked, operation)
+            if not self._is_right(operation, request, answer, at_us, newest.time, remembers):
                 world.report("repetitions", f"{_name(operation, request)} is answered {answer}, when all is over")
         if not world.violations:
             self._look_for_nothing()
@@ -74,17 +76,23 @@ class Repetitions:
         world, number = self._workload.world, len(self._open) + len(self._answers)
         asked = self._open[number] = (operation, request)
 
-        def answered(answer: Any) -> None:
+        def answered(replica: ProcessId, answer: Any) -> None:
             if isinstance(answer, Refused) and answer.retryable:  # by what a leader has said a moment ago, and it heals
                 world.after(TELL_US, ask)
             elif self._open.pop(number, None) is not None:
-                self._answers.append((asked, world.now, answer))
+                self._answers.append((asked, replica, world.now, answer))
 
         def ask() -> None:
             members = world.topology.processes if shard is None else world.topology.groups[shard]
-            world.request(self._rng.choice([pid for pid in members if world.node(pid).up]), request, answered)
+            replica = self._rng.choice([pid for pid in members if world.node(pid).up])
+            world.request(replica, request, lambda answer: answered(replica, answer))
 
         ask()
+
+    def _remembers(self, replica: ProcessId, operation: Operated) -> bool:
+        """Whether this replica remembers how it ended, even now."""
+        record = self._workload.cluster.stores[replica].remembered(operation.id)
+        return record is not None and decode_remembered(record).status in (APPLIED, FAILED)
 
     def _may_be_forgotten(self, operation: Operated, newest_us: int) -> bool:
         """Replicas do not forget at one instant. newest_us: of the last timestamp in any log."""
@@ -92,9 +100,9 @@ class Repetitions:
         return 0 < kept_us < newest_us - created_us(operation.id)
 
     def _is_right(
-        self, operation: Operated, request: Execute | Lookup, answer: Any, at_us: int, newest_us: int
+        self, operation: Operated, request: Execute | Lookup, answer: Any, at_us: int, newest_us: int, remembers: bool
     ) -> bool:
-        """at_us: when it was answered. newest_us: see `_may_be_forgotten`."""
+        """at_us: when it was answered. newest_us: see `_may_be_forgotten`. remembers: see `_remembers`."""
         window_us, created = self._workload.cluster.options.dedup_window_us, created_us(operation.id)
         other = isinstance(request, Execute) and request.transaction != operation.transaction
         if isinstance(answer, Refused):
@@ -102,7 +110,7 @@ class Repetitions:
                 return answer.code == "unknown_or_forgotten" and self._may_be_forgotten(operation, newest_us)
             if answer.code == "id_expired" or (other and answer.code == "expired"):
                 # Clocks differ by up to half a window; whether the log's time may be ahead is judged by `TrueTime`.
-                return 0 < window_us < 2 * (max(at_us, newest_us) - created)
+                return 0 < window_us < 2 * (max(at_us, newest_us) - created) and (other or not remembers)
             return (other and answer.code == "id_reused") or answer.code == "id_in_future"
         if other:
             return False

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kvstore.api.model import Rule, Transaction, only_reads
 from kvstore.api.rights import Permission, Role, Token
 from kvstore.core.rights import ROLE, TOKEN, Rights, encode
-from kvstore.simulated.clients import Client, Workload
+from kvstore.simulated.clients import Client, Operated, Workload
 
 HOLDERS = 3
 TOKENS = ("ann", "bob")
@@ -30,7 +30,12 @@ class Ruler(Client):
         name = ROLE + b"some" if role else TOKEN + rng.choice(TOKENS).encode()
         record = encode(Role(rng.choice(_ROLES)) if role else Token("", b"", ("some",)))
         rule = Rule(name, b"" if rng.random() < _TAKEN_BACK else record)
-        self.operate("rule", Transaction(success=(rule,)), self.go_on)
+        self.operate("rule", Transaction(success=(rule,)), self._ruled)
+
+    def _ruled(self, operation: Operated) -> None:
+        for told in self._workload.when_ruled if operation.result is not None else ():
+            told()
+        self.go_on(operation)
 
 
 class Holder(Client):

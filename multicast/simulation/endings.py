@@ -36,18 +36,16 @@ import msgspec
 
 from multicast.disk import HANGS_US
 from multicast.protocol import Options, Specification
-from multicast.records import Delivered
 from multicast.session import QUEUE_FRAMES_MAX
 from multicast.simulation import leftovers, quiet, stays
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
-from multicast.simulation.observe import Observer
+from multicast.simulation.probe import Probe
 from multicast.simulation.stalls import LINK_US, Stalls
-from multicast.types import FINAL, ZERO, AppMessage, Ballot, GroupId, MessageId, ProcessId, Topology, quorum_of
+from multicast.types import Ballot, GroupId, ProcessId, quorum_of
 
 if TYPE_CHECKING:
-    from multicast.simulation.scene import Node
     from multicast.simulation.world import World
 
 LIVENESS_LIMIT_US = 60_000_000
@@ -66,6 +64,8 @@ _EARLY_MIN = 8
 _SOON_US = 15 * DELTA_US
 """What can wait waits for so long meanwhile: longer than most protocols take. Who has multicast the probe must not
 notice."""
+ANSWER_US = 100_000
+"""An answer may take so long after the delivery: less than whoever misses something waits until he asks for it."""
 _QUIET_US_MAX = 1_000_000
 _COPIES_US = 1_500_000
 """So long clients may go on to repeat themselves."""
@@ -91,6 +91,9 @@ class Judged(Protocol):
 
     def expects_copies(self) -> bool:
         """Whether late copies of messages are still to be multicast."""
+
+    def answered_us(self) -> int:
+        """When who multicast the last thing had his answer; 0: nobody waits for one, or not for that alone."""
 
     def left(self, pid: ProcessId) -> dict[str, int]:
         """How much of what a process keeps only as long as somebody may need it: name -> number."""
@@ -123,40 +126,6 @@ def promised_us(specification: Specification, options: Options, clocks_apart_us:
     return FACTOR * delays * DELTA_US + waits
 
 
-class _Probe(Observer):
-    """Who has delivered the latest probe, when, and at which timestamp. Nothing new is multicast meanwhile, so its
-    destinations tell it. A late copy of what is known may be, which nobody delivers again; and who is removed may
-    deliver only now what was before.
-
-    members: who must deliver it. sent: its messages; a store may try again with another one."""
-
-    def __init__(self, topology: Topology) -> None:
-        self.destinations: tuple[GroupId, ...] = ()
-        self.members: list[ProcessId] = []
-        self.sent: set[MessageId] = set()
-        self.delivered: dict[ProcessId, int] = {}
-        self.timestamp = ZERO
-        self._topology = topology
-
-    def expect(self, destinations: tuple[GroupId, ...], dead: Collection[ProcessId]) -> None:
-        self.destinations, self.sent, self.delivered = destinations, set(), {}
-        self.members = [p for p in self._topology.members(destinations) if p not in dead]
-
-    def is_missing(self) -> bool:
-        """Whether one of its members has not delivered it."""
-        return any(pid not in self.delivered for pid in self.members)
-
-    def on_submit(self, node: Node, message: AppMessage) -> None:
-        if message.destinations == self.destinations:
-            self.sent.add(message.id)
-
-    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
-        ours = delivery.message.id in self.sent and node.pid in self.members
-        if ours and delivery.stage == FINAL and not replay:
-            self.delivered.setdefault(node.pid, node.world.now)
-            self.timestamp = delivery.timestamp
-
-
 class Endings:
     """Call `run` instead of `World.heal`. injector: of the faults that the run had, which end then; without faults
     nobody dies for good.
@@ -186,7 +155,7 @@ class Endings:
         self._rng = rng
         self._injector = injector
         self.counts: dict[str, int] = {} if injector is None else injector.casualties.counts
-        self._probe = _Probe(world.topology)
+        self._probe = Probe(world.topology)
         self._last_death = 0
         self.all_return = False
         self._timeout_us = _longest_us(options)
@@ -339,6 +308,12 @@ class Endings:
                     f" after {took / 1000:.1f} ms, when everything has long been healed; {most / 1000:.1f} ms is enough"
                     f" with {DELTA_US / 1000} ms per message"
                 )
+        waited_us = self._judged.answered_us() - max(probe.delivered.values(), default=world.now)
+        if waited_us > ANSWER_US:
+            yield (
+                f"process {sender} answers what it has multicast to groups {probe.destinations}"
+                f" {waited_us / 1000:.1f} ms after that was delivered everywhere, when everything has long been healed"
+            )
 
     def _least_clock(self) -> int:
         """What every stamp from now on is above, where stamps follow the time; else 0."""

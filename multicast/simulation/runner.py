@@ -376,6 +376,10 @@ class Run:
         identity = new_message_id(self.world.now, self._endings_rng.getrandbits(62))
         self.world.submit(sender, AppMessage(identity, destinations, b"probe", sender))
 
+    def answered_us(self) -> int:
+        """See `endings.Judged`: nobody waits for an answer."""
+        return 0
+
     def expects_copies(self) -> bool:
         """See `endings.Judged`."""
         return self.world.now <= self._last_copy_at

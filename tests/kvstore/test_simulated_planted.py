@@ -13,6 +13,7 @@ from tests.planted.leases import PLANTED_IN_STORE as LEASES
 from tests.planted.moves import GROWING
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
 from tests.planted.nested import PLANTED_IN_STORE as NESTED
+from tests.planted.overlooked import PLANTED_IN_STORE as OVERLOOKED
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
 from tests.planted.reads_led import PLANTED_IN_STORE as READS_LED
 from tests.planted.rights import PLANTED_IN_STORE as RIGHTS
@@ -45,12 +46,16 @@ CHECKS = {
     "liveness",
     "leases",
     "books",
+    "latency",
+    "asked",
+    "idle",
+    "rights",
     "exception",
 }
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD)  # fmt: skip
+       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD, *OVERLOOKED)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

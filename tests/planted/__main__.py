@@ -27,6 +27,7 @@ from tests.planted import (
     leases,
     moves,
     nested,
+    overlooked,
     past,
     reads_led,
     rights,
@@ -112,6 +113,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "bounds", bounds.PLANTED_IN_STORE
     yield "nested", nested.PLANTED_IN_STORE
     yield "strangers", strangers.PLANTED_IN_STORE
+    yield "overlooked", overlooked.PLANTED_IN_STORE
     yield "told", told.PLANTED_IN_STORE
 
 

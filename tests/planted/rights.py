@@ -37,6 +37,7 @@ class ComparisonsUnchecked(Rights):
     """Comparisons tell of keys that the client may not read."""
 
 
+READ = Settings(protocol="primcast", size="small", rights=True, reads=True)
 RULED = Settings(
     protocol="white_box", profile="calm", size="small", shards=1, clients=4, seconds=1.0, rights=True, grows=True,
     moves=True,
@@ -55,7 +56,7 @@ class RuleWithoutTheNewShard(Moves):
 
 PLANTED_IN_STORE = (
     Planted("checked_at_entry_only", "", CheckedAtEntryOnly, settings=CALM),
-    Planted("waiting_reads_unchecked", "", core=WaitingReadsUnchecked, settings=CALM),
+    Planted("waiting_reads_unchecked", "", core=WaitingReadsUnchecked, settings=READ),
     Planted("lost_role_raises", "", core=LostRoleRaises, settings=CALM),
     Planted("failure_unchecked", "", core=FailureUnchecked, settings=CALM),
     Planted("comparisons_unchecked", "", core=ComparisonsUnchecked, settings=CALM),

@@ -1,0 +1,78 @@
+"""Bugs planted in what clients of a store seldom notice: an answer that comes late, or from another replica, what is
+kept for nothing, and what a token may not read any more."""
+
+from __future__ import annotations
+
+from kvstore.core.clients import Clients
+from kvstore.core.reads import Reads
+from kvstore.core.replica import Replica
+from kvstore.core.versions import Versions
+from kvstore.core.watches import Watches
+from kvstore.simulated.settings import Settings
+from tests.planted.rewriting import rewrite
+from tests.planted.store import WINDOW, Planted
+
+ANY = Settings(protocol="white_box", size="small")
+SKEEN = Settings(protocol="skeen", size="small")
+OLD = Settings(protocol="primcast", size="small", options={"dedup_window_us": "4000000"})
+READS = Settings(protocol="white_box", size="small", reads=True)
+RULED = Settings(protocol="primcast", size="small", rights=True, reads=True)
+RULED_SHARDS = Settings(protocol="white_box", size="small", shards=2, rights=True, reads=True)
+
+
+@rewrite("completed", "or (self._peers.shard_of[origin] not in shards and shard == shards[0])", "")
+class WritesAreNotReported(Clients):
+    """Who asks a replica of another shard for a write waits until that replica asks what became of it."""
+
+
+@rewrite("order", "if waiting.digest == digest:", "if waiting.digest == digest:\n            waiting.tokens.clear()")
+class LastWhoAsksIsAnswered(Clients):
+    """Who asks for what waits here already takes the place of whoever asked before."""
+
+
+@rewrite("_refusal", "old = age > self._window_us and self._store.remembered(message_id) is None",
+         "old = age > self._window_us")  # fmt: skip
+class OldThoughRemembered(Clients):
+    """Who repeats an old request is told that its id has expired, by who remembers the result."""
+
+
+@rewrite("_forget", "self.store.forget_before(oldest)", "pass")
+class IdsForEver(Replica):
+    """Results are remembered for ever."""
+
+
+@rewrite("advance", "if position > completed:", "if position >= completed:")
+class WaitsForOneMore(Reads):
+    """A read waits for one delivery more than it needs, which may not come."""
+
+
+@rewrite("_found", "if not request.whence and denied is None:", "if not request.whence:")
+@rewrite("_found", "results = None if denied is not None or digest == request.known else",
+         "results = None if digest == request.known else")  # fmt: skip
+class FoundForAnybody(Reads):
+    """What other replicas read for their clients they tell whatever the clients' rights are."""
+
+
+@rewrite("_finish", "answer if denied is None else forbidden(denied)", "answer")
+class PastForAnybody(Versions):
+    """A read at a version that has waited is answered by the rights of when it came."""
+
+
+@rewrite("_finish", "answer if denied is None else forbidden(denied)", "answer")
+class WatchGoesOn(Watches):
+    """Who waits for changes is told them though his rights were taken back."""
+
+
+def _core(settings: Settings, checker: str, *kinds: type) -> list[Planted]:
+    return [Planted(kind.__name__, checker, core=kind, settings=settings) for kind in kinds]
+
+
+PLANTED_IN_STORE = (
+    *_core(SKEEN, "latency", WritesAreNotReported),
+    *_core(ANY, "asked", LastWhoAsksIsAnswered),
+    *_core(OLD, "repetitions", OldThoughRemembered),
+    Planted("IdsForEver", "memory", IdsForEver, settings=WINDOW),
+    *_core(READS, "idle", WaitsForOneMore),
+    *_core(RULED, "rights", PastForAnybody),
+    *_core(RULED_SHARDS, "rights", WatchGoesOn, FoundForAnybody),
+)
