@@ -1,6 +1,7 @@
-"""What a replica keeps twice agrees: what its log says of the last writers, of what must come before what, and of open
-ids, with the entries in it; what its bundler counts, with the bundles under way; the leases that it measures, with
-those that there are.
+"""What a replica keeps twice agrees: what its log says of the last writers, of what must come before what, of open ids
+and of the last deletion, with what it has executed and the entries in it; what its bundler counts, with the bundles
+under way; the leases that it measures, with those that there are. And no bundle for several shards has in it what must
+wait for another one.
 
 A wrong entry lets one vote too early, or one bundle too late, or a lease live for ever, and does harm in a rare
 schedule only. Judged now and then. (Variables of replicas are known by name only.)
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore.api import leases
 from kvstore.api.model import FIRST_KEY
+from kvstore.core.bundles import decode_bundle, decode_transaction
+from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from multicast.simulation.checkers import Checker
-from multicast.types import ProcessId
+from multicast.types import AppMessage, ProcessId
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -29,14 +32,21 @@ _LEASES_MAX = 10_000
 
 
 class Books(Checker):
-    """Of every replica."""
+    """Of every replica. deleted_at: see `SimulatedCluster`."""
 
     watches_protocol = True
     watches_idle = True
 
-    def __init__(self, replicas: Mapping[ProcessId, Replica]):
+    def __init__(self, replicas: Mapping[ProcessId, Replica], deleted_at: Mapping[ProcessId, int]):
         super().__init__()
         self._replicas = replicas
+        self._deleted_at = deleted_at
+
+    def on_submit(self, node: Node, message: AppMessage) -> None:
+        """A bundle leaves."""
+        if len(message.destinations) > 1:
+            for text in _of_bundle(message):
+                self.report("books", f"replica {node.pid}: {text}")
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         if handler != "end_batch" or node.engine._batch.number % _LOOK_EVERY:
@@ -46,6 +56,9 @@ class Books(Checker):
             found = *_of_log(replica.log), *_of_bundler(replica.clients.bundler), *_of_leases(replica.leases)
             for text in found:
                 self.report("books", f"replica {node.pid}: {text}")
+            if replica.log.deleted_at < self._deleted_at.get(node.pid, 0) <= replica.log.completed:
+                text = f"replica {node.pid} does not know that it has deleted at position {self._deleted_at[node.pid]}"
+                self.report("books", text)
 
 
 def _of_log(log: Any) -> Iterator[str]:
@@ -65,9 +78,26 @@ def _of_log(log: Any) -> Iterator[str]:
     open_ids = {item.id for entry in log.entries for item in entry.items if item.id}
     if not log.items.keys() <= open_ids:
         yield f"{min(log.items.keys() - open_ids).hex()} is complete, and called open"
+    open_items = [item for entry in log.entries for item in entry.items if _is_open(item)]
+    for item in [item for item in open_items if item not in _chain(log, item)][:1]:
+        yield f"a copy of {item.id.hex()} at position {item.position} is open, and the next one would not hear of it"
     for blocker, blocked in log._blocked.items():
         if blocker <= log.completed:
             yield f"position {blocked[0].position} waits for position {blocker}, which is complete"
+
+
+def _is_open(item: Any) -> bool:
+    """Whether what the next copy of its id is called depends on it."""
+    return bool(item.id) and not item.expired and (item.after > 0 or item.earlier is None)
+
+
+def _chain(log: Any, item: Any) -> list[Any]:
+    """The open copies of its id, as the log links them."""
+    found, one = [], log.items.get(item.id)
+    while one is not None:
+        found.append(one)
+        one = one.later
+    return found
 
 
 def _of_bundler(bundler: Any) -> Iterator[str]:
@@ -81,6 +111,20 @@ def _of_bundler(bundler: Any) -> Iterator[str]:
             yield f"{much} bytes for {shards} wait, it counts {flow.bytes}"
         if flow.queue and shards not in bundler._ready and not flights:
             yield f"{len(flow.queue)} requests to {shards} wait for nothing"
+
+
+def _of_bundle(message: AppMessage) -> Iterator[str]:
+    """For several shards: what is written before its vote is read."""
+    written: set[bytes] = set()
+    deleted = False
+    for bundled in decode_bundle(message):
+        plan = LocalPlan(decode_transaction(bundled))
+        conditions, reaches = plan.condition_keys(), plan.reaches_unnamed()
+        if not written.isdisjoint(conditions) or (deleted and conditions) or (reaches and (deleted or written)):
+            yield f"{bundled.id.hex()} stands behind what it depends on in bundle {message.id.hex()}"
+            return
+        written |= plan.written_keys()
+        deleted |= reaches
 
 
 def _of_leases(measured: Any) -> Iterator[str]:

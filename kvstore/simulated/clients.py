@@ -71,9 +71,10 @@ class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
     refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
     the id here is that of the history alone; SEVERAL: of several. consistency, age_us: see `Execute`. places: of one
-    that was not ordered shard -> with how many of its deliveries it was read; seen: else at which version. impatient:
-    asked of several replicas at a time; told: what the others answered. contested: the id was used for something else,
-    too: rivals: that, and what it was answered."""
+    that was not ordered shard -> with how many of its deliveries it was read; seen: else at which version. delivered:
+    how much any replica of a shard had been delivered when it was asked, where that was looked at. impatient: asked of
+    several replicas at a time; told: what the others answered. contested: the id was used for something else, too:
+    rivals: that, and what it was answered."""
 
     id: MessageId
     f: str
@@ -93,6 +94,7 @@ class Operated(msgspec.Struct):
     age_us: int = 0
     places: dict[GroupId, int] = {}
     seen: Timestamp = ZERO
+    delivered: dict[GroupId, int] = {}
 
     @property
     def unordered(self) -> bool:

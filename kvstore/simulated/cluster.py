@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kvstore.api.model import Transaction
+from kvstore.api.model import KeyValue, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import Outcome, decode_outcomes
 from kvstore.core.bundler import UNDER_WAY
@@ -132,7 +132,8 @@ class SimulatedCluster:
     replica, store: classes, for planted bugs. installations: of snapshots, so far. name: see `World`. spares: replicas
     that may be added to shards. later: those of one more shard, which may be added.
     shared_reads: see `Replica`. drops: old segments of journals may go. kept: whatever was kept for cuts. ruled_us:
-    when a replica has last executed a change of rights, or begun a life.
+    when a replica has last executed a change of rights, or begun a life. deleted_at: at which position of its log a
+    replica has last deleted anything in this life.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class SimulatedCluster:
         self.commits = 0
         self.kept: list[Kept] = []
         self.ruled_us: dict[ProcessId, int] = {}
+        self.deleted_at: dict[ProcessId, int] = {}
         self.portion = self.handed = PORTION
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
@@ -221,7 +223,7 @@ class SimulatedCluster:
         store.cuts = _RecordedCuts(self.topology.group_of[pid], self.kept)
         store.looked_max, store.portion = self._looked_max, self._changes
         self._frozen_at.pop(pid, None)
-        self._watch_rules(pid, store)
+        self._watch(pid, store)
         protocol = self._protocol(pid, rng)
         replica = self.replicas[pid] = self._replica_class(
             pid,
@@ -245,17 +247,27 @@ class SimulatedCluster:
         replica.watches.buffer_bytes_max = self._buffer_bytes
         return protocol, replica
 
-    def _watch_rules(self, pid: ProcessId, store: Store) -> None:
-        """See `ruled_us`."""
-        set_note = store.set_note
+    def _watch(self, pid: ProcessId, store: Store) -> None:
+        """See `ruled_us` and `deleted_at`."""
+        set_note, write, place = store.set_note, store.write, store.place
 
         def noted(key: bytes, value: bytes | None) -> None:
             if key.startswith(RULES):
                 self.ruled_us[pid] = self.world.now
             set_note(key, value)
 
-        self.ruled_us[pid] = self.world.now
-        store.set_note = noted  # type: ignore[method-assign]
+        def wrote(key: bytes, value: bytes | None, *others: Any) -> None:
+            if value is None:
+                self.deleted_at[pid] = self.replicas[pid].log.completed + 1
+            write(key, value, *others)
+
+        def placed(key: bytes, row: KeyValue | None, at: Timestamp) -> None:
+            if row is None:
+                self.deleted_at[pid] = self.replicas[pid].log.completed + 1
+            place(key, row, at)
+
+        self.ruled_us[pid], self.deleted_at[pid] = self.world.now, 0
+        store.set_note, store.write, store.place = noted, wrote, placed  # type: ignore[method-assign]
 
     def hand_over(self, rows: int) -> None:
         """About so many with a step of a move."""

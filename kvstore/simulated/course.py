@@ -198,7 +198,7 @@ class Course:
         world = self.cluster.world
         world.observers += observers
         checkers = (TrueTime(self.cluster.options), Vouching(self._specification), Elections(), Returns(), Owed())
-        attach(world, *checkers, Books(self.cluster.replicas))
+        attach(world, *checkers, Books(self.cluster.replicas, self.cluster.deleted_at))
         if self._changes or self._shrinks:
             attach(world, self._coming)
         if self._growth is not None:

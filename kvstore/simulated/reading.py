@@ -48,6 +48,11 @@ class Onlooker(Client):
         self.operate(f, reading, self.go_on, unnamed=True, consistency=consistency, age_us=age_us)
 
     def entry(self, operation: Operated, attempt: int) -> ProcessId:
+        node, groups = self._world.node, self._world.topology.groups
+        operation.delivered = {
+            shard: max([node(pid).engine.position for pid in some if node(pid).up], default=0)
+            for shard, some in groups.items()
+        }
         return self._rng.choice(self._world.topology.processes)
 
 
@@ -155,12 +160,19 @@ class Unordered:
         return owner
 
     def ages(self) -> list[str]:
-        """What did not see something that was answered so long before it was asked."""
+        """What did not see something that was answered so long before it was asked; or, if it is to see all that was,
+        what had been delivered anywhere."""
         violations: list[str] = []
         answered = self._answered()
         for operation, places in self._places:
             if operation.consistency == "snapshot":
                 continue
+            for shard, position in operation.places.items() if operation.consistency == "linearizable" else ():
+                if position < operation.delivered.get(shard, 0):
+                    violations.append(
+                        f"{operation.id.hex()} saw {position} deliveries of shard {shard}, some replica of which had"
+                        f" {operation.delivered[shard]} when it was asked"
+                    )
             deadline = operation.invoked_us - operation.age_us
             for shard, position in places.items():
                 earlier = bisect_left(answered[shard], (deadline, 0))
@@ -183,6 +195,12 @@ class Unordered:
             told = operation.seen if len(places) == 1 else result.version
             for shard, position in places.items():
                 at = bisect_right(self._positions[shard], position)
+                last = self._versions[shard][at - 1] if at else ZERO
+                if len(places) == 1 and result.version not in (last, ZERO) and operation.unnamed == shard:
+                    violations.append(
+                        f"{operation.id.hex()} saw {position} deliveries of shard {shard}, the last one at {last},"
+                        f" and is told {result.version}"
+                    )
                 following = self._versions[shard][at] if at < len(self._versions[shard]) else None
                 if following is not None and (following < told or (following == told and len(places) == 1)):
                     violations.append(

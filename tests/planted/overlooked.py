@@ -3,7 +3,9 @@ kept for nothing, and what a token may not read any more."""
 
 from __future__ import annotations
 
+from kvstore.core.bundler import Bundler
 from kvstore.core.clients import Clients
+from kvstore.core.log import Log
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.versions import Versions
@@ -16,6 +18,9 @@ ANY = Settings(protocol="white_box", size="small")
 SKEEN = Settings(protocol="skeen", size="small")
 OLD = Settings(protocol="primcast", size="small", options={"dedup_window_us": "4000000"})
 READS = Settings(protocol="white_box", size="small", reads=True)
+SKEEN_READS = Settings(protocol="skeen", size="small", reads=True)
+SKEEN_RANGES = Settings(protocol="skeen", size="small", shards=2, ranges=True)
+THREE = Settings(protocol="white_box", size="small", shards=3, moves=True, late=True)
 RULED = Settings(protocol="primcast", size="small", rights=True, reads=True)
 RULED_SHARDS = Settings(protocol="white_box", size="small", shards=2, rights=True, reads=True)
 
@@ -63,6 +68,26 @@ class WatchGoesOn(Watches):
     """Who waits for changes is told them though his rights were taken back."""
 
 
+@rewrite("complete", "if item.later is None:", "if True:")
+class NextCopyUnknown(Log):
+    """When the first copy of an id is complete the second, which is open, is not known to the third."""
+
+
+@rewrite("complete", "entry.items[-1].version", "entry.items[0].version")
+class VersionOfTheFirst(Log):
+    """A read is told the version of the first transaction of the last bundle, and has seen the others, too."""
+
+
+@rewrite("_complete", "self.log.deleted_at = entry.position", "pass")
+class DeletedUnnoticed(Replica):
+    """What was deleted between two looks is not missed."""
+
+
+@rewrite("_take", "deleted |= deletes", "pass")
+class DeletedInTheSameBundle(Bundler):
+    """Shards vote on a transaction before a range that stands before it in the bundle is deleted."""
+
+
 def _core(settings: Settings, checker: str, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, checker, core=kind, settings=settings) for kind in kinds]
 
@@ -73,6 +98,10 @@ PLANTED_IN_STORE = (
     *_core(OLD, "repetitions", OldThoughRemembered),
     Planted("IdsForEver", "memory", IdsForEver, settings=WINDOW),
     *_core(READS, "idle", WaitsForOneMore),
+    *_core(THREE, "books", NextCopyUnknown),
+    Planted("DeletedUnnoticed", "books", DeletedUnnoticed, settings=READS),
+    *_core(SKEEN_RANGES, "books", DeletedInTheSameBundle),
+    *_core(SKEEN_READS, "reads at versions", VersionOfTheFirst),
     *_core(RULED, "rights", PastForAnybody),
     *_core(RULED_SHARDS, "rights", WatchGoesOn, FoundForAnybody),
 )
