@@ -31,7 +31,7 @@ from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
 from kvstore.simulated.peeking import Peeked
-from kvstore.simulated.repeating import same_answer
+from kvstore.simulated.repeating import omitted, same_answer
 from kvstore.simulated.serial import serial_execution
 from kvstore.simulated.steps import Steps
 from kvstore.simulated.watched import Watched
@@ -57,8 +57,7 @@ def check(
     moved, differing = moves(logs)
     states, memory = final_states(cluster, logs), remembered.check(cluster, logs, moved)
     asked = [*asked, *reading.at_versions(history)]
-    known_after = max(moved, default=ZERO) if cluster.keeps_history else None
-    at_versions = past.check(logs.values(), asked, known_after)
+    at_versions = past.check(logs.values(), asked, max(moved, default=ZERO) if cluster.keeps_history else None)
     differing_watches = watched.check(logs.values(), watches, history.operations.values(), cluster.keeps_history)
     unordered = reading.Unordered(cluster, logs, history, moved)
     seen = {shard: list(log) for shard, log in logs.items()}
@@ -71,7 +70,8 @@ def check(
         "final states": states,
         "reads": reads(seen, moved),
         "ages of reads": unordered.ages(),
-        "answers": answers(seen, history) + contests.check(logs.values(), history.operations.values()),
+        "answers": answers(seen, history) + omitted(cluster, history, bool(moved))
+        + contests.check(logs.values(), history.operations.values()),
         "serial execution": serial_execution(logs.values(), told(history)),
         "reads at versions": at_versions + unordered.versions(),
         "watches": differing_watches,

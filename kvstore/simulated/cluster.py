@@ -267,7 +267,8 @@ class SimulatedCluster:
             place(key, row, at)
 
         self.ruled_us[pid], self.deleted_at[pid] = self.world.now, 0
-        store.set_note, store.write, store.place = noted, wrote, placed  # type: ignore[method-assign]
+        own: Any = store
+        own.set_note, own.write, own.place = noted, wrote, placed
 
     def hand_over(self, rows: int) -> None:
         """About so many with a step of a move."""

@@ -13,7 +13,8 @@ from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.messages import Answered, Execute, Lookup, Refused, decode_remembered
 from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.core.shards import TELL_US
-from kvstore.simulated.clients import Operated, Workload
+from kvstore.simulated.clients import History, Operated, Workload
+from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.simulated.late import Copies
 from multicast.types import ZERO, GroupId, ProcessId, created_us, new_message_id
 
@@ -99,6 +100,10 @@ class Repetitions:
         kept_us = REMEMBERED_WINDOWS * self._workload.cluster.options.dedup_window_us
         return 0 < kept_us < newest_us - created_us(operation.id)
 
+    def _is_known(self, operation: Operated, newest_us: int) -> bool:
+        """Whether nobody can have forgotten what it has read, and it has stayed where it was."""
+        return not (self._workload.moves or operation.results_omitted or self._may_be_forgotten(operation, newest_us))
+
     def _is_right(
         self, operation: Operated, request: Execute | Lookup, answer: Any, at_us: int, newest_us: int, remembers: bool
     ) -> bool:
@@ -116,6 +121,8 @@ class Repetitions:
             return False
         if operation.result is None:
             return bool(answer.result.failure)
+        if answer.results_omitted and isinstance(request, Execute) and self._is_known(operation, newest_us):
+            return False
         return same_answer(operation, answer)
 
 
@@ -125,6 +132,14 @@ def same_answer(operation: Operated, second: Answered) -> bool:
     if told is None or operation.results_omitted or second.results_omitted:
         return told is None or (told.version, told.succeeded) == (second.result.version, second.result.succeeded)
     return told == second.result
+
+
+def omitted(cluster: SimulatedCluster, history: History, moved: bool) -> list[str]:
+    """Who was not told what he had read, though all of it is small and nobody can have forgotten it."""
+    kept_us = REMEMBERED_WINDOWS * cluster.options.dedup_window_us
+    answered = [op for op in history.operations.values() if op.results_omitted and op.completed_us is not None]
+    lost = [op for op in answered if not kept_us or (op.completed_us or 0) - op.invoked_us < kept_us // 2]
+    return [f"{op.id.hex()} ({op.f}) was answered without what it has read" for op in lost if not moved]
 
 
 def _was_impossible(operation: Operated) -> bool:

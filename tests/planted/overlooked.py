@@ -8,6 +8,7 @@ from kvstore.core.clients import Clients
 from kvstore.core.log import Log
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
+from kvstore.core.requests import Waiting
 from kvstore.core.versions import Versions
 from kvstore.core.watches import Watches
 from kvstore.simulated.settings import Settings
@@ -88,6 +89,11 @@ class DeletedInTheSameBundle(Bundler):
     """Shards vote on a transaction before a range that stands before it in the bundle is deleted."""
 
 
+@rewrite("answer", "if len(pieces) < len(self.results):", "if self.repeated:")
+class RepetitionIsToldLess(Waiting):
+    """Who repeats a request is told that it was applied, and not what it has read."""
+
+
 def _core(settings: Settings, checker: str, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, checker, core=kind, settings=settings) for kind in kinds]
 
@@ -97,6 +103,7 @@ PLANTED_IN_STORE = (
     *_core(ANY, "asked", LastWhoAsksIsAnswered),
     *_core(OLD, "repetitions", OldThoughRemembered),
     Planted("IdsForEver", "memory", IdsForEver, settings=WINDOW),
+    *_core(ANY, "repetitions", RepetitionIsToldLess),
     *_core(READS, "idle", WaitsForOneMore),
     *_core(THREE, "books", NextCopyUnknown),
     Planted("DeletedUnnoticed", "books", DeletedUnnoticed, settings=READS),
