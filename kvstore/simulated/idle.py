@@ -1,4 +1,5 @@
-"""When all is over, and nothing is executed that others could wait for, reads of every kind are answered, and soon."""
+"""When all is over, and nothing is executed that others could wait for, reads of every kind are answered, and soon; and
+what names an instant that has not come yet is refused, or a shard would be moved on for it without end."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Refused
 from kvstore.core.shards import TELL_US
 from kvstore.simulated.clients import Workload
-from multicast.types import ZERO
+from multicast.types import ZERO, ProcessId, Timestamp, new_message_id
 
 WAIT_US = 5_000_000
 """More than who asks one replica after the other needs."""
+_AHEAD_US = 3_600_000_000
 
 
 def judge(workload: Workload, seed: str) -> None:
@@ -29,12 +31,30 @@ def judge(workload: Workload, seed: str) -> None:
     ]  # fmt: skip
     for question in asked:
         answer = _ask(workload, rng.choice(up), question)
-        if not isinstance(answer, Answered | Followed):
+        told = isinstance(answer, Answered | Followed) or getattr(answer, "code", "") == "compacted"
+        if not told:
             world.report("idle", f"{question} is answered {answer}, when all is over")
             return
+    ahead = Timestamp(world.now + _AHEAD_US, 0)
+    beyond: list[Execute | Follow] = [
+        Execute(NO_ID, one, ahead), Follow(ahead), Execute(new_message_id(ahead.time, rng.getrandbits(62)), one)
+    ]  # fmt: skip
+    for question in beyond:
+        replica = rng.choice(up)
+        if workload.cluster.options.dedup_window_us and _time(workload, replica):
+            answer = _ask(workload, replica, question)
+            if not isinstance(answer, Refused) or answer.code not in ("future", "id_in_future"):
+                world.report("idle", f"{question} is answered {answer}, and its time is an hour ahead")
+                return
 
 
-def _ask(workload: Workload, replica: int, question: Execute | Follow) -> Any:
+def _time(workload: Workload, replica: ProcessId) -> int:
+    """By this replica's clock; 0: it does not know."""
+    node = workload.world.node(replica)
+    return node.protocol.real_clock(node.clock())
+
+
+def _ask(workload: Workload, replica: ProcessId, question: Execute | Follow) -> Any:
     """Its answer; None: there is none in time. Who may try again does, but not when he was let wait."""
     world, answers = workload.world, list[Any]()
 

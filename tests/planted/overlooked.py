@@ -94,6 +94,21 @@ class RepetitionIsToldLess(Waiting):
     """Who repeats a request is told that it was applied, and not what it has read."""
 
 
+@rewrite("add", "if real and version.time > real + self._ahead_us_max:", "if False:")
+class WaitsForTheFuture(Versions):
+    """Who asks for a version an hour ahead is let wait, and the shard is moved on all the while."""
+
+
+@rewrite("add", "if asked.after is not None and real and asked.after.time > real + self._ahead_us_max:", "if False:")
+class FollowsTheFuture(Watches):
+    """The same of a watch."""
+
+
+@rewrite("_refusal", "if -age > self._clock_ahead_us_max: # What", "if False: # What")
+class IdsOfTomorrow(Clients):
+    """An id of a clock that is an hour ahead is taken: it is remembered for so much longer."""
+
+
 def _core(settings: Settings, checker: str, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, checker, core=kind, settings=settings) for kind in kinds]
 
@@ -105,6 +120,7 @@ PLANTED_IN_STORE = (
     Planted("IdsForEver", "memory", IdsForEver, settings=WINDOW),
     *_core(ANY, "repetitions", RepetitionIsToldLess),
     *_core(READS, "idle", WaitsForOneMore),
+    *_core(ANY, "idle", WaitsForTheFuture, FollowsTheFuture, IdsOfTomorrow),
     *_core(THREE, "books", NextCopyUnknown),
     Planted("DeletedUnnoticed", "books", DeletedUnnoticed, settings=READS),
     *_core(SKEEN_RANGES, "books", DeletedInTheSameBundle),
