@@ -128,9 +128,12 @@ def _of_bundle(message: AppMessage) -> Iterator[str]:
 
 
 def _of_leases(measured: Any) -> Iterator[str]:
-    if measured._versions is None or measured._moved:
+    if measured._versions is None or measured._moved or measured._at is not None:
         return
     rows, _ = measured._store.scan(leases.ROWS, FIRST_KEY, _LEASES_MAX)
     there = {leases.id_of(row.key): row.version for row in rows if row.key.startswith(leases.ROWS)}
     if there != measured._versions:
         yield f"the leases here are {there}, it measures {measured._versions}"
+    due = {(one.lease, one.version) for one in measured._due}
+    for lease, version in sorted(measured._versions.items() - due)[:1]:
+        yield f"lease {lease.hex()} at {version} is measured, and is never due"

@@ -82,6 +82,11 @@ def _gives(executed: Executed, shard: GroupId) -> bool:
     return isinstance(outcome, MoveOutcome) and outcome.given is not None and outcome.source == shard
 
 
+def _pairs(slots: bytes) -> set[bytes]:
+    """Slots of two bytes each."""
+    return {slots[at : at + 2] for at in range(0, len(slots), 2)}
+
+
 def _unknown(
     cluster: SimulatedCluster, logs: Logs, moved: Mapping[Timestamp, Moved], known: Mapping[GroupId, Ids],
     oldest: MessageId,
@@ -103,5 +108,7 @@ def _unknown(
             said = decode_remembered(record) if record is not None else None
             if said is None or (said.status, said.timestamp) != (outcome.status, executed.version):
                 yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} remembers {said}"
+            elif said.slots is not None and not _pairs(said.slots) >= _pairs(slots):
+                yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} knows not all its slots"
             elif said.results is None and not moved and outcome.status == APPLIED and not slots.endswith(ALL_SLOTS):
                 yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} has lost what it read"

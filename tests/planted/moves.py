@@ -26,6 +26,7 @@ GROWING = Settings(
     protocol="primcast", size="small", grows=True, ranges=True, backups=True, past=True, moves=True, replicas=3
 )
 ANY_CALM = Settings(protocol="white_box", profile="calm", size="small", moves=True)
+PIECEMEAL = msgspec.structs.replace(MOVING, piecemeal=True, late=True)
 THREE = Settings(protocol="white_box", size="small", shards=3, moves=True)
 
 
@@ -260,6 +261,12 @@ class RestUnnoticed(Moves):
     """Of a move that was given up the first portion goes, and nobody knows of the rest."""
 
 
+@rewrite("remembers", "_among(slots, self._leaving_slots)",
+         "slots is not None and set(_slots(slots)) <= self._leaving_slots")  # fmt: skip
+class AllMustLeave(Moves):
+    """What the source remembers anew goes with its slots only if all of them go."""
+
+
 @rewrite("_took", "store.set_note(key, None)", "pass")
 class StagedForGood(Moves):
     """Rows that stand in the target stay among those that are staged, too."""
@@ -274,6 +281,7 @@ PLANTED_IN_STORE = (
     Planted("dirty_rows_forgotten", "", core=DirtyRowsForgotten, settings=CALM),
     Planted("last_row_not_dirty", "", core=LastRowNotDirty, settings=CALM),
     Planted("own_memory_kept", "", core=OwnMemoryKept, settings=MOVING),
+    Planted("all_must_leave", "", core=AllMustLeave, settings=PIECEMEAL),
     Planted("dirty_ids_forgotten", "", core=DirtyIdsForgotten, settings=MOVING),
     Planted("staged_of_another_move", "", core=StagedOfAnotherMove, settings=CALM),
     Planted("places_lost_at_restart", "", core=PlacesLostAtRestart, settings=MOVING),

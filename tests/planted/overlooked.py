@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from kvstore.core.bundler import Bundler
 from kvstore.core.clients import Clients
+from kvstore.core.leases import Leases
 from kvstore.core.log import Log
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
@@ -22,6 +23,7 @@ READS = Settings(protocol="white_box", size="small", reads=True)
 SKEEN_READS = Settings(protocol="skeen", size="small", reads=True)
 SKEEN_RANGES = Settings(protocol="skeen", size="small", shards=2, ranges=True)
 THREE = Settings(protocol="white_box", size="small", shards=3, moves=True, late=True)
+LEASES = Settings(protocol="white_box", size="small", leases=True)
 RULED = Settings(protocol="primcast", size="small", rights=True, reads=True)
 RULED_SHARDS = Settings(protocol="white_box", size="small", shards=2, rights=True, reads=True)
 
@@ -109,6 +111,11 @@ class IdsOfTomorrow(Clients):
     """An id of a clock that is an hour ahead is taken: it is remembered for so much longer."""
 
 
+@rewrite("on_tick", "heappush(due, _Due(now + RETRY_US, lease, version))", "pass")
+class RevokedOnce(Leases):
+    """A lease whose revocation was refused, or lost, is never revoked."""
+
+
 def _core(settings: Settings, checker: str, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, checker, core=kind, settings=settings) for kind in kinds]
 
@@ -119,6 +126,7 @@ PLANTED_IN_STORE = (
     *_core(OLD, "repetitions", OldThoughRemembered),
     Planted("IdsForEver", "memory", IdsForEver, settings=WINDOW),
     *_core(ANY, "repetitions", RepetitionIsToldLess),
+    *_core(LEASES, "books", RevokedOnce),
     *_core(READS, "idle", WaitsForOneMore),
     *_core(ANY, "idle", WaitsForTheFuture, FollowsTheFuture, IdsOfTomorrow),
     *_core(THREE, "books", NextCopyUnknown),
