@@ -4,7 +4,7 @@ should have seen: the state that the journals' transactions up to that version l
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -15,9 +15,10 @@ from kvstore.core.audit import APPLIED, Write
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.clients import TIMEOUT_US, Workload
-from kvstore.simulated.cluster import Executed
+from kvstore.simulated.cluster import Executed, SimulatedCluster
 from kvstore.storage.history import HISTORY_US
-from multicast.types import Timestamp
+from kvstore.storage.store import Store
+from multicast.types import Timestamp, quorum_of
 
 SHARE = 0.4
 """Of the runs: so many have readers of the past."""
@@ -72,7 +73,7 @@ class PastReader:
             self._ask(version, scan)
 
     def _ask(self, version: Timestamp, operation: Get | Range) -> None:
-        asked = AskedAt(version, operation)
+        asked, cluster = AskedAt(version, operation), self._workload.cluster
         self._asked.append(asked)
         open_ = [True]
 
@@ -89,11 +90,23 @@ class PastReader:
                     return
             elif isinstance(answer, Refused):
                 asked.refused = answer.code
+                if answer.code == "compacted" and not is_forgotten(cluster, version, lambda store: store.floor):
+                    self._world.report("reads at versions", f"{operation} at {version} is called compacted too early")
             self.go_on()
 
         replica = self._rng.choice(self._world.topology.processes)
         self._world.request(replica, Execute(NO_ID, Transaction(success=(operation,)), version), answered)
         self._world.after(TIMEOUT_US, lambda: answered(None))
+
+
+def is_forgotten(cluster: SimulatedCluster, version: Timestamp, oldest: Callable[[Store], Timestamp]) -> bool:
+    """Whether most replicas of some shard do not know this version, or are not that far. oldest: that one knows."""
+    for members in cluster.world.topology.groups.values():
+        stores = [cluster.stores[pid] for pid in members if pid in cluster.stores]
+        knowing = [store for store in stores if oldest(store) <= version <= store.complete_to]
+        if len(members) - len(knowing) >= quorum_of(len(members)):
+            return True
+    return False
 
 
 def start(workload: Workload, seed: str, wanted: bool | None) -> list[AskedAt]:

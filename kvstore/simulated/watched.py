@@ -29,6 +29,7 @@ from kvstore.core.state import Changed
 from kvstore.core.watches import PROGRESS_US
 from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.cluster import Executed
+from kvstore.simulated.past import is_forgotten
 from kvstore.storage.history import HISTORY_US
 from multicast.types import ZERO, Timestamp
 
@@ -130,6 +131,8 @@ class Watcher:
             watch.upto, self._live = answer.upto, True
         elif isinstance(answer, Refused) and answer.code == "compacted":
             watch.refused = answer.code
+            if not is_forgotten(self._workload.cluster, watch.upto or ZERO, lambda store: store.changes_from):
+                self._world.report("watches", f"what follows {watch.upto} is called compacted too early")
             self._note("end", None, error=answer.code)
         elif isinstance(answer, Refused) and answer.code == "lagged":
             self._live = False

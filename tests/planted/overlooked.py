@@ -24,6 +24,8 @@ SKEEN_READS = Settings(protocol="skeen", size="small", reads=True)
 SKEEN_RANGES = Settings(protocol="skeen", size="small", shards=2, ranges=True)
 THREE = Settings(protocol="white_box", size="small", shards=3, moves=True, late=True)
 LEASES = Settings(protocol="white_box", size="small", leases=True)
+PAST = Settings(protocol="white_box", size="small", replicas=3, past=True)
+WATCHED = Settings(protocol="white_box", size="small", replicas=3, watch=True)
 RULED = Settings(protocol="primcast", size="small", rights=True, reads=True)
 RULED_SHARDS = Settings(protocol="white_box", size="small", shards=2, rights=True, reads=True)
 
@@ -116,6 +118,16 @@ class RevokedOnce(Leases):
     """A lease whose revocation was refused, or lost, is never revoked."""
 
 
+@rewrite("on_found", "if len(known) < quorum_of(len(replicas)):", "if not known:")
+class OneHasCompacted(Versions):
+    """A version is called compacted when one replica does not know it any more."""
+
+
+@rewrite("_on_compacted", "if len(known) < quorum_of(len(replicas)):", "if not known:")
+class OneHasCompactedChanges(Watches):
+    """Who watches is told that what follows is compacted when one replica does not know it any more."""
+
+
 def _core(settings: Settings, checker: str, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, checker, core=kind, settings=settings) for kind in kinds]
 
@@ -127,6 +139,8 @@ PLANTED_IN_STORE = (
     Planted("IdsForEver", "memory", IdsForEver, settings=WINDOW),
     *_core(ANY, "repetitions", RepetitionIsToldLess),
     *_core(LEASES, "books", RevokedOnce),
+    *_core(PAST, "reads at versions", OneHasCompacted),
+    *_core(WATCHED, "watches", OneHasCompactedChanges),
     *_core(READS, "idle", WaitsForOneMore),
     *_core(ANY, "idle", WaitsForTheFuture, FollowsTheFuture, IdsOfTomorrow),
     *_core(THREE, "books", NextCopyUnknown),
