@@ -12,8 +12,8 @@ from multicast import registry
 from multicast.protocol import MulticastProtocol, Outbox
 from multicast.records import Delivered
 from multicast.simulation import drawing, faults, forgotten
-from multicast.simulation.endings import _Probe
 from multicast.simulation.network import Conditions
+from multicast.simulation.probe import Probe
 from multicast.simulation.runner import Outcome, Run, Settings, run_seed
 from multicast.simulation.scene import Scene
 from multicast.simulation.world import World
@@ -70,7 +70,7 @@ def test_a_replica_that_delivers_by_a_timer_is_too_slow() -> None:
 
 def test_what_was_multicast_before_and_is_delivered_late_is_no_probe() -> None:
     topology = Topology.grid(1, 3)
-    scene, probe = Scene(topology, bytes(16)), _Probe(topology)
+    scene, probe = Scene(topology, bytes(16)), Probe(topology)
     early, late = (AppMessage(bytes([n]) * 16, (0,), b"", 0) for n in (1, 2))
     probe.expect((0,), ())
     probe.on_submit(scene.node(0), early)
