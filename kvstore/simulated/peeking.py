@@ -1,9 +1,9 @@
 """Clients of a simulated cluster that read with tokens whose rights change, in every way that stands in no journal:
 now, at versions, and as watches. What they must not be told is judged as it is promised.
 
-- Who asks a replica for what it denies, or is answered by one that has denied it since an earlier instant, is told
-  nothing: with a change of rights a replica judges by it. (What other replicas of its shard, or other shards, find for
-  it they judge themselves.)
+- Who asks a replica for what it denies until the answer, or is answered by one that has come to deny it at an earlier
+  instant, is told nothing: with a change of rights a replica judges by it. (What other replicas of its shard, or other
+  shards, find for it they judge themselves.)
 - A linearizable read sees each change of rights that was answered before it was asked.
 """
 
@@ -92,14 +92,14 @@ class Peeker:
 
     def _ask(self, asked: Execute | Follow, replica: ProcessId, then: Callable[[], None]) -> None:
         world, since = self._world, self._world.now
-        before, changed_us = self._denies(replica, asked), self._workload.cluster.ruled_us.get(replica, 0)
+        denied = self._denies(replica, asked)
         open_ = [True]
 
         def answered(answer: Any) -> None:
             if open_[0]:
                 open_[0] = False
                 if isinstance(answer, Followed) or (isinstance(answer, Answered) and not answer.result.failure):
-                    if before and changed_us < since:
+                    if denied and self._workload.cluster.ruled_us.get(replica, 0) < since:  # it has, all the while
                         world.report("rights", f"replica {replica} denies {asked}, and answers {answer}")
                     self._judge(replica, asked, answer, since)
                 then()
