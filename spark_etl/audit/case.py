@@ -365,7 +365,8 @@ class Case:
     @property
     def rows(self) -> int:
         """How many are queried."""
-        return sum((self.proof.near or self.counts).values())
+        whole = self.counts.get("moves") or not self.proof.near
+        return sum((self.counts if whole else self.proof.near).values())
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Computed once. Of few rows it also forgets how it was made: what is made of it is planned without that; more

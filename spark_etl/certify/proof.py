@@ -119,7 +119,9 @@ class Proof(msgspec.Struct):
         self.why[name] = why
 
     def queried(self, rows: Mapping[str, int]) -> int:
-        """Of how many rows Spark is asked what is wrong. rows: of each table."""
+        """Of how many rows Spark is asked what is wrong. rows: of each table. Moves are followed through all of them."""
+        if rows.get("moves"):
+            return sum(rows.values())
         return sum(self.near.values()) or (sum(rows.values()) if self.why else 0)
 
     def holds(self, *names: str) -> bool:
