@@ -119,7 +119,7 @@ class Proof(msgspec.Struct):
         self.why[name] = why
 
     def queried(self, rows: Mapping[str, int]) -> int:
-        """Of how many rows Spark is asked what is wrong. rows: of each table. Moves are followed through all of them."""
+        """Of how many rows Spark is asked what is wrong: where slots have moved, of all. rows: of each table."""
         if rows.get("moves"):
             return sum(rows.values())
         return sum(self.near.values()) or (sum(rows.values()) if self.why else 0)
