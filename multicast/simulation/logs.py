@@ -1,9 +1,10 @@
 """What a group has decided is the same at all of its members, and so is what it amounts to.
 
-Consensus: an instance is decided with the same values everywhere. What a log of instances amounts to is a function of
-it, however a process came to know it: from the decisions, from its disk, from a peer's state. `ReplicatedLogs` keeps
-that of the Skeen family once more, as plainly as it can be said, and compares; `Streams` compares the members of a
-quasi-genuine group with each other, and what they have numbered for another group with what is received there.
+Consensus: in one ballot one value is proposed for an instance; it is decided with the same values everywhere. What a
+log of instances amounts to is a function of it, however a process came to know it: from the decisions, from its disk,
+from a peer's state. `ReplicatedLogs` keeps that of the Skeen family once more, as plainly as it can be said, and
+compares; `Streams` compares the members of a quasi-genuine group with each other, and what they have numbered for
+another group with what is received there.
 
 So a state that lacks something, or a number that stands for two messages, is found when it is there; not only when it
 has made a delivery wrong. Like in `invariants`, variables of protocols are known by name only.
@@ -37,6 +38,7 @@ class Decisions(Checker):
         self._values: dict[tuple[ProcessId, ...], dict[int, list[bytes]]] = {}
         self._looked: dict[ProcessId, int] = {}
         self._acceptors: dict[tuple[ProcessId, ...], dict[int, dict[Ballot, set[ProcessId]]]] = {}
+        self._proposed: dict[tuple[ProcessId, ...], dict[tuple[Ballot, int], list[bytes]]] = {}
         self._vouched: dict[ProcessId, dict[int, Ballot]] = {}
         self._low: dict[ProcessId, int] = {}
 
@@ -52,6 +54,12 @@ class Decisions(Checker):
         known = self._values.setdefault(paxos.members, {})
         acceptors = self._acceptors.setdefault(paxos.members, {})
         for _, message, _ in sends:
+            if type(message).__name__ == "Accept":
+                place = message.ballot, message.instance
+                values = self._proposed.setdefault(paxos.members, {}).setdefault(place, message.values)
+                if values != message.values:
+                    text = f"proposes two values for instance {message.instance} in ballot {message.ballot.text}"
+                    self.report("consensus", f"process {node.pid} {text}")
             if type(message).__name__ == "Accepted":
                 for instance in message.instances:
                     acceptors.setdefault(instance, {}).setdefault(message.ballot, set()).add(node.pid)

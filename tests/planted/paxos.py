@@ -74,6 +74,12 @@ class VotesWithoutMemory(QuasiGenuine):
     """A member whose disk was lost goes on as if nothing had been."""
 
 
+@rewrite("beat", "entry is not None and entry[0] == self.promised", "entry is not None", part=Paxos)
+class OldBatchAgain(FtSkeen):
+    """A new leader repeats what it had accepted in an older ballot, in its own: it may have chosen another value, and
+    some accept the one, some the other."""
+
+
 PLANTED = (
     Planted(PromiseNotSaved),
     Planted(AcceptedNotSaved),
@@ -85,4 +91,5 @@ PLANTED = (
     Planted(NextPerValue, shows="the quasi-genuine draft's lines 28 and 29, erratum 4"),
     Planted(DecidedTakenBack),
     Planted(VotesWithoutMemory),
+    Planted(OldBatchAgain),
 )
