@@ -37,11 +37,13 @@ class Views(Decisions):
         self._stopped: dict[ProcessId, tuple[int, list[int]]] = {}
         self._states: dict[ProcessId, dict[int, int]] = {}
         self._complete: dict[ProcessId, bool] = {}
+        self._handed: dict[ProcessId, tuple[int, list[Any]]] = {}
 
     def on_life(self, node: Node) -> None:
         super().on_life(node)
         self._stopped.pop(node.pid, None)
         self._complete.pop(node.pid, None)
+        self._handed.pop(node.pid, None)
         self._states[node.pid] = {}
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
@@ -61,12 +63,21 @@ class Views(Decisions):
             self._wrong(node, f"holds {protocol.view.held}, and had stopped with {held}")
         if record.stopped:
             self._stopped[pid] = record.number, list(protocol.view.held)
+        self._check_handed(node, record.number, protocol.coordinator.handed)
         for _, message, _ in sends:
             kind = type(message).__name__
             if kind == "State" and not record.complete:
                 self._wrong(node, "tells its state, and lacks deliveries from before the view")
             elif kind == "Flushed" and message.view == record.number and message.complete > record.complete:
                 self._wrong(node, "says that it lacks no deliveries from before the view")
+
+    def _check_handed(self, node: Node, number: int, handed: dict[Any, Any]) -> None:
+        """What was handed out belongs to the view in which it was, and to no later one."""
+        before, casts = self._handed.get(node.pid, (0, []))
+        if before != number and any(handed.get((cast.author, cast.number)) is cast for cast in casts):
+            self._wrong(node, f"keeps what was handed out in view {before}")
+        if before != number or len(casts) != len(handed):
+            self._handed[node.pid] = number, [*handed.values()]
 
     def _wrong(self, node: Node, text: str) -> None:
         record: Any = node.protocol.record  # type: ignore[attr-defined]

@@ -205,6 +205,11 @@ class StateTakenTwice(Toto):
     """Who is complete takes a state that it had asked for."""
 
 
+@rewrite("enter", "self.handed.clear()", "pass", part="coordinator")
+class HandedKept(Toto):
+    """What was handed out in a view is handed out in the next one, too, as if it were of that."""
+
+
 @rewrite("_next_messages", "and (not messages or size + len(self._queue[0].payload) <= most)", "")
 class CastOfAnySize(Toto):
     """All that waits leaves in one cast."""
