@@ -60,9 +60,12 @@ def _kept_to(end: int, records: Records) -> Records:
 
 
 def last_operation_dropped(records: Records) -> Records:
-    """With the repetitions that follow it."""
-    done = [r for r in records if type(r) is Completed]
-    last = next(r for r in reversed(done) if any(o.status == APPLIED for o in decode_outcomes(r.record).outcomes))
+    """With what follows it: repetitions, and reads that no client noted."""
+
+    def noted(record: Completed) -> bool:
+        return any(o.status == APPLIED and o.id for o in decode_outcomes(record.record).outcomes)
+
+    last = next(r for r in reversed(records) if type(r) is Completed and noted(r))
     return _kept_to(last.position - 1, records)
 
 
