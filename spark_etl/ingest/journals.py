@@ -121,9 +121,12 @@ def check_numbers(what: str, limit: int, *numbers: int | None) -> None:
 
 
 def check_slots(ranges: Sequence[tuple[int, int]]) -> None:
-    """ValueError for what are no slots: a forger's."""
-    if not all(0 <= first <= last < audit.SLOTS for first, last in ranges):
-        raise ValueError(f"slots are 0 to {audit.SLOTS - 1}")
+    """ValueError unless they rise, within those that there are: a forger's could be without end."""
+    behind = -1
+    for first, last in ranges:
+        if not behind < first <= last < audit.SLOTS:
+            raise ValueError(f"slots are rising ranges within 0 to {audit.SLOTS - 1}, not {first} to {last}")
+        behind = last
 
 
 def _check_id(message_id: bytes) -> None:

@@ -25,6 +25,7 @@ from spark_etl.audit.runner import Audit
 from spark_etl.checks import moves
 from spark_etl.checks.moves import Followed, Step
 from spark_etl.ingest import extraction
+from spark_etl.ingest.tables import check_tables
 from spark_etl.report import Property
 from tests.planted.moves import CALM, DirtyRowsForgotten
 from tests.spark_etl.forged import Records, deliveries, forge, records_of
@@ -222,6 +223,21 @@ def test_steps_that_do_not(name: str) -> None:
 def test_who_does_not_know_the_beginning_accuses_nobody() -> None:
     followed = Followed([SOME, REST, BEGIN._replace(gts=b"\4", asked=((4, 4),))], complete=False)
     assert followed.wrong == [] and [t.course for t in followed.taken] == [None] * 3
+
+
+@pytest.mark.parametrize("slots", [((5, 3),), ((0, 99_999),), ((3, 5), (5, 9)), ((-1, 2),), ((0, 9),) * 1000])
+def test_slots_that_there_are_not_are_damage(run: Path, tmp_path: Path, slots: tuple[tuple[int, int], ...]) -> None:
+    def forgery(records: Records) -> None:
+        for record in records:
+            account = decode_outcomes(record.record) if type(record) is Completed else None
+            if account is not None and isinstance(one := account.outcomes[0], MoveOutcome) and one.given is not None:
+                one.given.slots = slots
+                record.record = encode_outcomes(account)
+
+    directory = forged(run, tmp_path / "run", forgery)
+    extraction.extract(directory, tmp_path / "out")
+    rows = [state.rows | state.rest_rows for state in check_tables(tmp_path / "out", own=True).segments.values()]
+    assert rows and all(row["damage"] and not row.get("moves") for row in rows)
 
 
 def test_slots_are_those_of_the_store(spark: Any) -> None:
