@@ -2,8 +2,8 @@
 
 Of a shard, all that have completed everything keep the same: else a later step of a move, or the answer to a
 repetition, depends on who is asked. Whoever owns a key in the end knows the ids of all that has touched it, wherever it
-was served: else a repetition would be served again. What nobody may use any more is
-forgotten. And what a shard gave another one it can tell again: no other does.
+was served: else a repetition would be served again. What nobody may use any more is forgotten. And what a shard gave
+another one it can tell again: no other does.
 """
 
 from __future__ import annotations

@@ -256,7 +256,8 @@ def _add_step(rows: _Rows, who: tuple[Any, ...], outcome: audit.MoveOutcome, giv
     check_numbers("a step of a move", INT32, outcome.source, outcome.target)
     check_slots(outcome.slots)
     check_slots(given.slots)
-    asked, slots = (msgspec.json.encode(some).decode() for some in (outcome.slots, given.slots))
+    handed = given.slots or (outcome.slots if given.last else ())  # earlier releases: the last step, and it names none
+    asked, slots = (msgspec.json.encode(some).decode() for some in (outcome.slots, handed))
     rows.add("moves", *who, outcome.source, outcome.target, given.first, given.last, asked, slots)
     for row in given.rows:
         written = audit.Write.of(row.key, row.value)

@@ -159,6 +159,20 @@ def test_a_shard_that_serves_what_it_has_given_is_found(spark: Any, run: Path, t
     assert found.examples and {one.name for one in found.examples} == {"served-elsewhere"}
 
 
+def test_a_last_step_of_an_earlier_release_hands_over_all_slots(spark: Any, run: Path, tmp_path: Path) -> None:
+    def forgery(records: Records) -> None:
+        for record in records:
+            account = decode_outcomes(record.record) if type(record) is Completed else None
+            if account is not None and isinstance(one := account.outcomes[0], MoveOutcome) and one.given is not None:
+                if one.given.slots == one.slots and one.given.last:
+                    one.given.slots = ()
+                    record.record = encode_outcomes(account)
+
+    as_it_is = judged(spark, forged(run, tmp_path / "run", lambda records: None))
+    earlier = judged(spark, forged(run, tmp_path / "earlier", forgery))
+    assert (earlier.verdict, earlier.note) == ("valid", as_it_is.note) and " handed over 7 slots" in earlier.note
+
+
 def test_a_move_that_was_under_way_where_the_run_is_cut_is_judged_from_there_on(
     spark: Any, run: Path, tmp_path: Path
 ) -> None:
