@@ -39,14 +39,14 @@ class AskedAt(msgspec.Struct):
     refused: str = ""
 
 
-class PastReader:
-    """One read after the other until the clients stop; of a range all pages."""
+class Asker:
+    """One read after the other until the clients stop. pause_us: between two, at most."""
 
-    def __init__(self, workload: Workload, rng: random.Random, asked: list[AskedAt]):
+    def __init__(self, workload: Workload, rng: random.Random, pause_us: int):
         self._workload = workload
         self._world = workload.world
         self._rng = rng
-        self._asked = asked
+        self._pause_us = pause_us
         workload.running += 1
 
     def go_on(self) -> None:
@@ -54,7 +54,19 @@ class PastReader:
         if self._world.now >= self._workload.stop_at:
             self._workload.running -= 1
         else:
-            self._world.after(self._rng.randint(0, PAUSE_US_MAX), self._choose)
+            self._world.after(self._rng.randint(0, self._pause_us), self._choose)
+
+    def _choose(self) -> None:
+        """Ask; and go on when it is answered."""
+        raise NotImplementedError
+
+
+class PastReader(Asker):
+    """Of a range all pages."""
+
+    def __init__(self, workload: Workload, rng: random.Random, asked: list[AskedAt]):
+        super().__init__(workload, rng, PAUSE_US_MAX)
+        self._asked = asked
 
     def _choose(self) -> None:
         rng = self._rng

@@ -22,6 +22,7 @@ from kvstore.core.messages import Answered, Execute, Follow, Followed
 from kvstore.core.rights import Rights
 from kvstore.simulated.clients import TIMEOUT_US, Operated, Workload
 from kvstore.simulated.cluster import Executed
+from kvstore.simulated.past import Asker
 from kvstore.simulated.ruling import TOKENS, Ruled
 from multicast.types import ProcessId, Timestamp
 
@@ -41,22 +42,12 @@ class Peeked(msgspec.Struct):
     answered_us: int
 
 
-class Peeker:
-    """One read after the other until the clients stop."""
+class Peeker(Asker):
+    """In every way."""
 
     def __init__(self, workload: Workload, rng: random.Random, peeked: list[Peeked]):
-        self._workload = workload
-        self._world = workload.world
-        self._rng = rng
+        super().__init__(workload, rng, PAUSE_US_MAX)
         self._peeked = peeked
-        workload.running += 1
-
-    def go_on(self) -> None:
-        """The next one, after a pause."""
-        if self._world.now >= self._workload.stop_at:
-            self._workload.running -= 1
-        else:
-            self._world.after(self._rng.randint(0, PAUSE_US_MAX), self._choose)
 
     def _choose(self) -> None:
         rng, workload = self._rng, self._workload

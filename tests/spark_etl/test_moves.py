@@ -163,10 +163,12 @@ def test_a_last_step_of_an_earlier_release_hands_over_all_slots(spark: Any, run:
     def forgery(records: Records) -> None:
         for record in records:
             account = decode_outcomes(record.record) if type(record) is Completed else None
-            if account is not None and isinstance(one := account.outcomes[0], MoveOutcome) and one.given is not None:
-                if one.given.slots == one.slots and one.given.last:
-                    one.given.slots = ()
-                    record.record = encode_outcomes(account)
+            one = account.outcomes[0] if account is not None else None
+            if account is None or not isinstance(one, MoveOutcome) or one.given is None or not one.given.last:
+                continue
+            if one.given.slots == one.slots:
+                one.given.slots = ()
+                record.record = encode_outcomes(account)
 
     as_it_is = judged(spark, forged(run, tmp_path / "run", lambda records: None))
     earlier = judged(spark, forged(run, tmp_path / "earlier", forgery))
