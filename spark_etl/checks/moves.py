@@ -7,6 +7,7 @@ that source. What a course gave of a key last is what the target has once a step
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -51,17 +52,26 @@ class Wrong(NamedTuple):
 
 
 class _Course:
-    """What one source is giving to one target."""
+    """What one source is giving to one target. left: the slots that are still to be handed over, rising."""
 
     def __init__(self, step: Step):
         self.begun = step.gts
         self.target = step.target
-        self.asked = _expanded(step.asked)
-        self.handed_to = -1
+        self.asked, self.left = step.asked, _expanded(step.asked)
+        self._handed_to = -1
 
-    @property
-    def left(self) -> set[int]:
-        return {slot for slot in self.asked if slot > self.handed_to}
+    def goes_on(self, step: Step) -> bool:
+        """Whether this step can be of it: it asks for the same slots, or for those that are left."""
+        return step.target == self.target and (step.asked == self.asked or _expanded(step.asked) == self.left)
+
+    def hand_over(self, step: Step, slots: list[int]) -> bool:
+        """Whether all of these slots were left."""
+        if step.asked != self.asked:
+            self.asked, self.left = step.asked, _expanded(step.asked)
+        known = all(self.left[at : at + 1] == [slot] for slot in slots for at in [bisect_left(self.left, slot)])
+        self._handed_to = max(slots, default=self._handed_to)
+        self.left = self.left[bisect_right(self.left, self._handed_to) :]
+        return known
 
 
 class Followed:
@@ -91,10 +101,8 @@ class Followed:
         elif course is not None:
             self._known.add(step.source)
             self.courses.append((step.gts, course.begun))
-            course.asked = _expanded(step.asked)
-            if not slots <= course.left:
+            if not course.hand_over(step, slots):
                 yield "it hands over what the move is not of, or has handed over"
-            course.handed_to = max(slots, default=course.handed_to)
             if step.asked and step.last != (not course.left):
                 yield f"slots are left, and it is called the last: {step.last}"
         others = {self._owners.get(slot, step.source) for slot in slots} - {step.source}
@@ -112,13 +120,11 @@ class Followed:
         if step.first:
             self._under_way[step.source] = _Course(step)
         course = self._under_way.get(step.source)
-        if course is None or course.target != step.target:
-            return None
-        return course if step.first or _expanded(step.asked) in (course.asked, course.left) else None
+        return course if course is not None and course.goes_on(step) else None
 
 
-def _expanded(ranges: Ranges) -> set[int]:
-    return {slot for first, last in ranges for slot in range(first, last + 1)}
+def _expanded(ranges: Ranges) -> list[int]:
+    return [slot for first, last in ranges for slot in range(first, last + 1)]
 
 
 def slot_of(key: Column) -> Column:
