@@ -9,14 +9,14 @@ import msgspec
 
 from kvstore.api.http1 import PHRASES
 from kvstore.api.problem import ProblemJson
-from kvstore.api.routes import BYTES, EVENTS, HTML, ROUTES, Parameter, Route
+from kvstore.api.routes import BYTES, EVENTS, HTML, OF_ALL, ROUTES, Parameter, Route
 
 _FORMS = (
     "Keys and values stand in `key` and `value` where they are text, else as base64 in `key_b64` and `value_b64`. In "
     "application/msgpack they stand in `key` and `value` as they are (bin). Problems are JSON."
 )
-_PROBLEMS = (400,)
-"""Any request may be malformed."""
+_PROBLEMS = (400, 421)
+"""Any request may be malformed, or for another cluster."""
 
 
 def document(version: str) -> dict[str, Any]:
@@ -54,8 +54,7 @@ def _operation(route: Route, of_kind: dict[str, Any], problem: dict[str, Any]) -
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.text, "responses": responses}
     if denied:
         operation["security"] = [{}, {"token": []}]
-    if route.parameters:
-        operation["parameters"] = [_parameter(parameter) for parameter in route.parameters]
+    operation["parameters"] = [_parameter(parameter) for parameter in (*route.parameters, *OF_ALL)]
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": _content(route, route.body, of_kind)}
     return operation

@@ -94,6 +94,11 @@ _TIMEOUT = Parameter(
     "X-Timeout-Ms", "header", {"type": "integer", "minimum": 1, "maximum": LimitsJson().timeout_max_ms},
     "Milliseconds until it is answered; the most is among the limits.",
 )  # fmt: skip
+OF_ALL = (
+    Parameter("Kv-Cluster", "header", {"type": "string"}, "Of the cluster that it is for: a replica of another refuses."),
+    Parameter("X-Request-Id", "header", {"type": "string"}, "What the log, and a problem, shall call it."),
+)
+"""Every route knows these."""
 _BOUNDS = tuple(
     Parameter(name, "query", {"type": "string", "maxLength": KEY_BYTES_MAX}, text)
     for name, text in (
