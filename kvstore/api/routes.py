@@ -95,7 +95,7 @@ _TIMEOUT = Parameter(
     "Milliseconds until it is answered; the most is among the limits.",
 )  # fmt: skip
 OF_ALL = (
-    Parameter("Kv-Cluster", "header", {"type": "string"}, "Of the cluster that it is for: a replica of another refuses."),
+    Parameter("Kv-Cluster", "header", {"type": "string"}, "Of the cluster that it is for; others refuse."),
     Parameter("X-Request-Id", "header", {"type": "string"}, "What the log, and a problem, shall call it."),
 )
 """Every route knows these."""
