@@ -114,6 +114,7 @@ def nemesis_command(
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there, too.")] = None,
     directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("nemesis-run"),
     audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
+    durability: Annotated[str, typer.Option(help="Of the cluster: fsync or os.")] = "fsync",
     only: Annotated[str, typer.Option(metavar="FAULT,...", help="Only these faults; a wrong name lists all.")] = "",
     leaders: Annotated[bool, typer.Option("--leaders", help="Faults meet leaders only.")] = False,
     moves: Annotated[bool, typer.Option(help="Slots move between the shards.")] = True,
@@ -137,8 +138,9 @@ def nemesis_command(
         kinds = tuple(kind for kind, there in wanted if there)
         share = 1.0 if leaders else run.LEADER_SHARE
         plan = run.Plan(
-            seed, minutes, protocol, directory, audit=audit, only=names, leader_share=share, operations=kinds
-        )
+            seed, minutes, protocol, directory,
+            audit=audit, only=names, leader_share=share, operations=kinds, durability=durability,
+        )  # fmt: skip
         return run.command(plan, json, say)
     except (NemesisFailed, KvError, UnknownProtocol) as error:
         raise UserError(f"nemesis: {error}") from None

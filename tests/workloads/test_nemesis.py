@@ -19,7 +19,7 @@ from multicast import registry
 from multicast.runtime.failpoints import Faults
 from tests.kvstore.live import make_cluster, running_cluster
 from workloads.nemesis import operations
-from workloads.nemesis.cluster import Cluster, Replica
+from workloads.nemesis.cluster import Cluster, NemesisFailed, Replica
 from workloads.nemesis.faults import FAULTS, KILLED, Scene, Wrong, failing_journal, survived, wiped_disk
 from workloads.nemesis.gaps import Seen, split
 from workloads.nemesis.run import NOT_AUDITED, VALID, Plan, Run, table
@@ -32,6 +32,12 @@ def test_a_short_run_meets_faults_and_nothing_is_wrong(tmp_path: Path) -> None:
     assert {one.shard for one in report.faults} == {0, 1}
     assert all(counts["ok"] for counts in report.operations.values())
     assert table(report)[-1] == "verdict: not audited"
+
+
+def test_a_durability_that_there_is_not_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(NemesisFailed, match="--durability: one of fsync, os, not 'disk'"):
+        Run(Plan(directory=tmp_path / "run", durability="disk"), lambda _: None)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.full

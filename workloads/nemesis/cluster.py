@@ -131,8 +131,9 @@ class Replica:
 class Cluster:
     """A new cluster in `directory`, which is made: `async with`. No process of it is left when the block ends."""
 
-    def __init__(self, directory: Path, protocol: str, shards: int, replicas: int):
+    def __init__(self, directory: Path, protocol: str, shards: int, replicas: int, durability: str = "fsync"):
         self.directory = directory
+        self._durability = durability
         self.protocol = protocol
         self.shards = shards
         self.replicas_per_shard = replicas
@@ -158,7 +159,8 @@ class Cluster:
         shards, replicas = self.shards, self.replicas_per_shard
         code = await execute(
             "kvstore", "cluster", "init", str(self.directory), "--shards", str(shards), "--replicas", str(replicas),
-            "--protocol", self.protocol, "--base-port", str(free_base_port(shards * replicas + ROOM, apart=True)),
+            "--protocol", self.protocol, "--durability", self._durability,
+            "--base-port", str(free_base_port(shards * replicas + ROOM, apart=True)),
         )  # fmt: skip
         if code:
             raise NemesisFailed(f"kvstore cluster init: exit status {code}")

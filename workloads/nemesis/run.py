@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from kvstore.config import DURABILITIES
 from multicast import registry
 from multicast.types import GroupId
 from workloads.nemesis.cluster import Cluster, NemesisFailed, Replica, execute, until
@@ -52,6 +53,7 @@ class Plan(msgspec.Struct):
     only: tuple[str, ...] = ()
     leader_share: float = LEADER_SHARE
     operations: tuple[str, ...] = KINDS
+    durability: str = "fsync"
 
 
 class Happened(msgspec.Struct):
@@ -71,6 +73,7 @@ class Report(msgspec.Struct):
     seed: int
     minutes: float
     protocol: str
+    durability: str
     faults: list[Happened]
     operations: dict[str, dict[str, int]]
     longest: dict[GroupId, float]
@@ -87,6 +90,8 @@ class Run:
             plan = msgspec.structs.replace(plan, replicas=1)
         self.plan = plan
         self.faults = [f for f in survived(plan.protocol, plan.replicas) if f.name in plan.only or not plan.only]
+        if plan.durability not in DURABILITIES:
+            raise NemesisFailed(f"--durability: one of {', '.join(DURABILITIES)}, not {plan.durability[:60]!r}")
         if not self.faults:
             raise NemesisFailed(f"{plan.protocol} survives none of these; it survives: {_names(plan)}")
         self.wrong: list[str] = []
@@ -101,7 +106,9 @@ class Run:
         """NemesisFailed, KvError, OSError: it could not be carried out. No process is left in any case."""
         plan = self.plan
         self._clear(plan.directory)
-        async with Cluster(plan.directory, plan.protocol, plan.shards, plan.replicas) as cluster:
+        async with Cluster(
+            plan.directory, plan.protocol, plan.shards, plan.replicas, plan.durability
+        ) as cluster:
             load = Load(plan.directory, plan.seed, lambda shard: self._watches[shard].answered())
             try:
                 await self._under_load(cluster, load)
@@ -119,8 +126,9 @@ class Run:
         operations = {name: dict(counts) for name, counts in load.outcomes().items()}
         operations |= {name: dict(counts) for name, counts in self._outcomes.items() if counts.total()}
         return Report(
-            plan.seed, plan.minutes, plan.protocol, self.happened, operations, longest, gaps, self.wrong, verdict
-        )
+            plan.seed, plan.minutes, plan.protocol, plan.durability,
+            self.happened, operations, longest, gaps, self.wrong, verdict,
+        )  # fmt: skip
 
     def _clear(self, directory: Path) -> None:
         """A cluster that is there goes; anything else stays."""
@@ -236,7 +244,8 @@ def _deck(faults: list[Fault], rng: random.Random) -> Iterator[Fault]:
 def table(report: Report) -> list[str]:
     """What happened, in lines."""
     counts = Counter(one.fault for one in report.faults)
-    lines = ["", f"{len(report.faults)} faults in {report.minutes:g} minutes, {report.protocol}, seed {report.seed}:"]
+    what = f"{report.protocol}, durability {report.durability}, seed {report.seed}"
+    lines = ["", f"{len(report.faults)} faults in {report.minutes:g} minutes, {what}:"]
     for fault, count in sorted(counts.items()):
         longest = max(one.seconds for one in report.faults if one.fault == fault)
         leaders = sum(one.leader for one in report.faults if one.fault == fault)
