@@ -34,6 +34,7 @@ Leaders
     ballots         states and messages of elections                             (replicated)
     timer           when to stop trusting a leader                               (replicated)
     detector        whether a leader is missed: pulses, and a question before each campaign  (replicated)
+    reach           whether a leader has the connections that it needs           (replicated)
     election        who may lead: votes and ballots                              (replicated)
     leadership      how a leader brings its group into one state                 (white_box, primcast)
     founding        groups that are added while others work                      (white_box, primcast)

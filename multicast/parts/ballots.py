@@ -115,8 +115,8 @@ class Joined(msgspec.Struct, array_like=True, tag=122, gc=False):
 
 
 class Heartbeat(msgspec.Struct, array_like=True, tag=123, gc=False):
-    """The leader lives, and has deliveries up to `position`. resigning: its clock is off; another one that can should
-    lead."""
+    """The leader lives, and has deliveries up to `position`. resigning: its clock is off, or it does not reach
+    the leader of another group; another one that can should lead."""
 
     ballot: Ballot
     position: int

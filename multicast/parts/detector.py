@@ -8,7 +8,8 @@ disk hangs.
 A member that has not heard its leader for too long (parts.timer) does not campaign yet. It first asks the
 others whether they miss their leader, too (`Doubt`, answered by `Agreed` or not at all); that changes nothing in
 anybody (pre-vote: Ongaro's thesis on Raft, 9.6). Only if a quorum agrees does it campaign. So one member whose own
-links are bad does not depose a leader whom the others hear; one that asks to be relieved is missed by all of them. A
+links are bad does not depose a leader whom the others hear; one that asks to be relieved is missed by all of them, and
+those that could do better campaign (parts.reach). A
 broken connection to the leader is a hint: it shortens the wait, and where the hint was wrong, that costs a question.
 
     message     from -> to                    durable before it leaves
@@ -28,6 +29,7 @@ from multicast.membership import Views
 from multicast.parts.ballots import LEADER, REMOVED, Agreed, Doubt, Echo, Nack, Pulse
 from multicast.parts.deadlines import Deadlines
 from multicast.parts.options import GroupOptions
+from multicast.parts.reach import Reach
 from multicast.parts.timer import LeaderTimer
 from multicast.protocol import Handler, Outbox, PeerError
 from multicast.types import Ballot, ProcessId
@@ -77,7 +79,7 @@ class FailureDetector:
         self._election, self._self_id = election, self_id
         self._asks_first = options.ask_first
         self._timer = LeaderTimer(options.election_timeout_us, rng, options.heartbeat_us)
-        self._disconnected: set[ProcessId] = set()
+        self.reach = Reach(self_id, options.election_timeout_us)
         # of a leader
         self.has_majority = self.disk_hangs = False
         self._unanswered = 0  # pulses since a quorum has answered one
@@ -100,8 +102,8 @@ class FailureDetector:
 
     @property
     def resigning(self) -> bool:
-        """This process should not lead (`MulticastProtocol.on_clock`)."""
-        return self._timer.reluctant
+        """This process should not lead (`MulticastProtocol.on_clock`, parts.reach)."""
+        return self._timer.reluctant or self.reach.parted
 
     def begin(self, has_majority: bool) -> None:
         """The process is in another state (`parts.ballots.TRANSITIONS`). has_majority: it leads, and is obeyed until
@@ -112,7 +114,7 @@ class FailureDetector:
 
     def on_connected(self, peer: ProcessId, up: bool, now: int) -> None:
         """As the protocol is told."""
-        (self._disconnected.discard if up else self._disconnected.add)(peer)
+        self.reach.connected(peer, up, now)
         if peer == self._election.promised.leader:
             self._timer.cut_off = not up
             self._deadlines.by("campaign", max(now, self._timer.deadline))
@@ -132,8 +134,9 @@ class FailureDetector:
 
     # -- the leader ---------------------------------------------------------------------------------------------------
 
-    def pulse(self, out: Outbox) -> bool:
+    def pulse(self, now: int, out: Outbox) -> bool:
         """At a leader, at each heartbeat: tell the others that it lives. Returns whether it is obeyed."""
+        self.reach.look(now)
         self._unanswered += 1
         obeyed = self._unanswered <= self._unanswered_max and not self.disk_hangs
         self.has_majority = self.has_majority and obeyed
@@ -153,14 +156,14 @@ class FailureDetector:
     def answering(self, now: int) -> set[ProcessId]:
         """Of a leader: itself, and who has answered one of its latest pulses and is connected."""
         recent = {p for p, at in self._answered.items() if at > now - self._timer.timeout_us}
-        return {self._self_id, *recent} - self._disconnected
+        return {self._self_id, *recent} - self.reach.lost.keys()
 
     # -- another member -----------------------------------------------------------------------------------------------
 
     def wait(self, now: int, share: float = 1.0) -> None:
         """Wait for a leader, from now on. share: of the usual patience."""
         self._timer.restart(now, share)
-        self._timer.cut_off = self._election.promised.leader in self._disconnected
+        self._timer.cut_off = self._election.promised.leader in self.reach.lost
         self._question = 0
         self._deadlines.by("campaign", self._timer.deadline)
 
@@ -169,6 +172,8 @@ class FailureDetector:
         `LeaderTimer.heard`."""
         if resigning is not None:
             self._resigning = self._election.promised if resigning else None
+        if resigning and not self.reach.is_whole():
+            resigning = None  # somebody else may do better
         if self._unobeyed == self._election.promised:
             return
         self._timer.heard(now, resigning)

@@ -189,7 +189,7 @@ class Election(Generic[V]):
 
     @property
     def resigning(self) -> bool:
-        """This process should not lead (`MulticastProtocol.on_clock`)."""
+        """This process should not lead (`MulticastProtocol.on_clock`, parts.reach)."""
         return self.detector.resigning
 
     @property
@@ -453,6 +453,6 @@ class Election(Generic[V]):
         if self.state is not LEADER or not self.others:
             return None
         self._beaten_at = now
-        if self.detector.pulse(out):
+        if self.detector.pulse(now, out):
             self._voter.beat(now, out)
         return now + self._heartbeat_us

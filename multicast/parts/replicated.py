@@ -100,7 +100,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self.member = GroupMember(self, self.log, self._deadlines, self_id, topology, o, rng)
         self.election = self.member.paxos.election
         self.stamps: dict[MessageId, dict[GroupId, Timestamp]] = {}
-        self.leaders: KnownLeaders = KnownLeaders(topology)
+        self.leaders: KnownLeaders = self.election.detector.reach.need_leaders(topology, KnownLeaders(topology))
         self._retries: Retries[Timestamp] = Retries(o.retry_us, rng)
         self._strays: deque[tuple[int, MessageId]] = deque()
         self._submissions = Submissions(

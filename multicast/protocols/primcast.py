@@ -198,6 +198,7 @@ class PrimCast(MulticastProtocol):
         )
         self.election: election.Election[Promise] = self.leadership.election
         self.leaders = self.leadership.leaders
+        self.election.detector.reach.need_quorums(self.topology)
         self.window = Window(self.options.dedup_window_us)
         self.t = Sequence(self.group, self.topology.has_quorum, self.options.early_max)
         self.history = SequenceHistory(self.log, self.t, self.window, self.leadership.views_given)

@@ -227,6 +227,7 @@ class QuasiGenuine(MulticastProtocol):
         parallel = max(_PARALLEL_MAX, o.instances_max) if o.parallel_consensus else o.instances_max
         self.paxos = Paxos(self_id, members, o, rng, parallel)
         self.election = self.paxos.election
+        self.election.detector.reach.need_quorums(topology)
         self.paxos.instances.carried = carried
         self.learners: dict[GroupId, RemoteLearner[Ordered]] = {}
         if o.direct_learners:

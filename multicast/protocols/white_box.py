@@ -200,7 +200,7 @@ class WhiteBox(MulticastProtocol):
             self, self.log, self_id, self.topology, self.options, rng
         )
         self.election: election.Election[NewLeaderAck] = self.leadership.election
-        self.leaders = self.leadership.leaders
+        self.leaders = self.election.detector.reach.need_leaders(self.topology, self.leadership.leaders)
         self.history = History(
             self.log, self.entries, _ENTRY_PREFIX, Entry.encode, self.leadership.views_given, self.entries.put_later
         )

@@ -6,6 +6,7 @@ One run
     endings       how a run ends once its faults are over
     probe         what is multicast to see how soon it is delivered
     stalls        who is healed goes on soon, whatever is still owed
+    parting       links that stay broken while all others work
     batches       many seeds, in one or several processes
     beside        the same work on many items, in several processes
     worlds        other worlds than that of bare protocols: the store's

@@ -190,7 +190,7 @@ def _of_sequence(protocol: Any) -> Iterator[str]:
 
 def _of_detector(node: Node, election: Any) -> Iterator[str]:
     detector, away = election.detector, node.engine._catch_up.away
-    if detector._disconnected != away:
-        yield f"it takes {detector._disconnected} for disconnected, which are {away}"
+    if detector.reach.lost.keys() != away:
+        yield f"it takes {set(detector.reach.lost)} for disconnected, which are {away}"
     elif detector._timer.cut_off != (election.promised.leader in away):
         yield f"cut off from its leader: {detector._timer.cut_off}, and {away} are away"

@@ -19,9 +19,9 @@
    a calm run.)
 5. *Nothing is left*: what is over everywhere, nobody keeps anything of, or waits for any more; nor what was over before
    the restart. (Nor if somebody is dead, or copies come late.)
-
 6. *Nobody stands still*: see `stalls`, for bare protocols.
 7. *Quiet*: see `quiet`.
+8. *Links stay broken*: see `parting`. (Not in a calm run.)
 
 Whatever is owed is decided by who watches the run (`Judged`); the invariants are checked all the while.
 """
@@ -37,7 +37,7 @@ import msgspec
 from multicast.disk import HANGS_US
 from multicast.protocol import Options, Specification
 from multicast.session import QUEUE_FRAMES_MAX
-from multicast.simulation import leftovers, quiet, stays
+from multicast.simulation import leftovers, parting, quiet, stays
 from multicast.simulation.casualties import Casualties
 from multicast.simulation.fault import Fault
 from multicast.simulation.injector import Injector
@@ -206,6 +206,8 @@ class Endings:
             self._judge_stalls()
         if not dead and not world.violations and not self._judged.expects_copies():
             quiet.judge(world, self._options, max(self._timeout_us, 1_000))
+        if injector is not None and self._specification.fault_tolerant and not dead and not world.violations:
+            self._part()
 
     # -- a minority dead for good -------------------------------------------------------------------------------------
 
@@ -436,6 +438,28 @@ class Endings:
         if concerned:
             self._tell("deaf_and_dead", concerned)
             self._settle((), quiet=False)
+
+    # -- links that stay broken ---------------------------------------------------------------------------------------
+
+    def _part(self) -> None:
+        """Some never work again; what is for the groups at their ends is delivered everywhere, and only the leader who
+        is at an end of all of them gives way."""
+        world, parted = self._world, parting.draw(self._world, self._rng)
+        if parted is None:
+            return
+        (one, other), before = parted.groups, self._ballots()
+        world.network.block(parted.links)
+        self._tell("parted", (parted.alone, *parted.far))
+        for group in (one, other):
+            members = [p for p in world.topology.groups[group] if world.belongs(p)]
+            self._judged.multicast(self._rng.choice(members), tuple(sorted((one, other))))
+        world.run_for(self._timeout_us)
+        if self._settle((), quiet=False) and len(parted.far) > 1:
+            changed = [p for p in parted.far if self._ballots().get(p) != before.get(p)]
+            if changed:
+                text = f"process {parted.alone} reaches nobody in group {other}, where all reach the rest, and"
+                world.report("leaders", f"{text} processes {changed} have another leader")
+        world.network.unblock(parted.links)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 

@@ -140,6 +140,15 @@ async def cut_one_way(cluster: Processes, load: Load, victim: ProcessId, to_it: 
     await goes_on(cluster, load, [])
 
 
+async def part_leaders(cluster: Processes, load: Load) -> None:
+    """Those of two groups have no connection any more, and all others have: what is for both is delivered, by both."""
+    leaders = [await cluster.leader(0), await cluster.leader(1)]
+    await cluster.network.sever(*leaders)
+    await goes_on(cluster, load, [])
+    cluster.network.heal()
+    await goes_on(cluster, load, [])
+
+
 async def wrong_clocks(cluster: Processes, load: Load) -> None:
     """Each group's leader, one after the other, five minutes ahead or behind, longer than clocks take to be compared;
     everybody goes on, it too."""

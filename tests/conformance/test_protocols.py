@@ -32,6 +32,7 @@ from tests.conformance.scenes import (
     kill_and_restart,
     kill_in_catch_up,
     kill_leaders,
+    part_leaders,
     play,
     suspend,
     wrong_clocks,
@@ -69,7 +70,8 @@ async def kills(cluster: Processes, load: Load) -> None:
 
 async def bad_network(cluster: Processes, load: Load) -> None:
     """Cuts at followers and leaders, both ways and one way; slow links; broken connections; processes that stand
-    still; clocks five minutes off. Who has been away delivers by itself again at the end."""
+    still; two leaders that never reach one another; clocks five minutes off. Who has been away delivers by itself again
+    at the end."""
     tolerant = cluster.protocol in TOLERANT
     for group in cluster.topology.groups:
         leader = await cluster.leader(group)
@@ -83,6 +85,8 @@ async def bad_network(cluster: Processes, load: Load) -> None:
     cluster.network.slow(await cluster.leader(0), 0.02)
     await delivers(cluster, WARM_UP)
     cluster.network.heal()
+    if tolerant:
+        await part_leaders(cluster, load)
     await wrong_clocks(cluster, load)
     await as_quick_as_ever(cluster, load)
 

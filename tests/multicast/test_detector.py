@@ -111,8 +111,8 @@ def test_a_leader_whose_pulses_nobody_answers_says_so_and_is_missed_though_it_sp
     leader, member = Member(0), Member(1)
     leader.detector.begin(has_majority=True)
     member.detector.wait(0)
-    assert all(leader.detector.pulse(leader.out) for _ in range(10)) and leader.detector.has_majority
-    assert not leader.detector.pulse(leader.out) and not leader.detector.has_majority
+    assert all(leader.detector.pulse(0, leader.out) for _ in range(10)) and leader.detector.has_majority
+    assert not leader.detector.pulse(0, leader.out) and not leader.detector.has_majority
     said = leader.sent()[-1]
     assert said == Pulse(FIRST, False)
     member.hear(0, said, 90)
@@ -136,7 +136,7 @@ def test_a_leader_whose_disk_hangs_is_not_obeyed_however_many_answer() -> None:
     leader = Member(0)
     leader.detector.begin(has_majority=True)
     leader.detector.on_disk(True, 0)
-    assert not leader.detector.pulse(leader.out)
+    assert not leader.detector.pulse(0, leader.out)
     leader.hear(1, Echo(FIRST), 5)
     assert not leader.detector.has_majority
     leader.detector.on_disk(False, 10)

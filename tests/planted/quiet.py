@@ -85,7 +85,7 @@ class NeverCutOff(PrimCast):
     """Who has lost the connection to its leader does not know it."""
 
 
-@rewrite("wait", "self._timer.cut_off = self._election.promised.leader in self._disconnected", "pass",
+@rewrite("wait", "self._timer.cut_off = self._election.promised.leader in self.reach.lost", "pass",
          part=FailureDetector)  # fmt: skip
 class CutOffFromAnother(WhiteBox):
     """Who was cut off from the leader before is impatient with the next one, to which it is connected."""

@@ -30,6 +30,7 @@ class Network:
         self._open = {(a, b): asyncio.Event() for a in targets for b in targets if a != b}
         self._deaf: set[ProcessId] = set()
         self._mute: set[ProcessId] = set()
+        self._severed: set[frozenset[ProcessId]] = set()
         self._delay_s = dict.fromkeys(targets, 0.0)
         self._servers: list[asyncio.Server] = []
         self._links: dict[asyncio.Task[None], Direction] = {}
@@ -81,9 +82,16 @@ class Network:
         """Whatever it sends or is sent arrives so much later."""
         self._delay_s[process] = delay_s
 
+    async def sever(self, a: ProcessId, b: ProcessId) -> None:
+        """From now on there is no connection between these two, and both notice it."""
+        self._severed.add(frozenset((a, b)))
+        await self._break([task for task, direction in self._links.items() if {a, b} == set(direction)])
+
     async def reset(self, process: ProcessId | None = None) -> None:
         """Break every connection of this process; None: of all."""
-        links = [task for task, direction in self._links.items() if process is None or process in direction]
+        await self._break([task for task, ends in self._links.items() if process is None or process in ends])
+
+    async def _break(self, links: list[asyncio.Task[None]]) -> None:
         for task in links:
             task.cancel()
         await asyncio.gather(*links, return_exceptions=True)
@@ -93,6 +101,7 @@ class Network:
         for one in self._targets if process is None else (process,):
             self._deaf.discard(one)
             self._mute.discard(one)
+            self._severed = {pair for pair in self._severed if one not in pair}
             self._delay_s[one] = 0.0
         self._open_or_shut()
 
@@ -115,6 +124,8 @@ class Network:
         self, a: ProcessId, b: ProcessId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Until one end closes."""
+        if frozenset((a, b)) in self._severed:
+            return
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._targets[b])
         except OSError:

@@ -1,0 +1,47 @@
+"""Links that are broken for good while all others work: who may be left without a connection to whom.
+
+In such a world there can always be leaders that reach one another, and messages are delivered everywhere: by another
+leader where the present one is at the end of a broken link (`parts.reach`), by fetching from peers elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from multicast.types import GroupId, ProcessId
+
+if TYPE_CHECKING:
+    from multicast.simulation.world import World
+
+_LEAST = 3
+"""Members of a group of which one can do without the rest."""
+
+
+class Parted(NamedTuple):
+    """`alone`, of the first of these groups, has no connection to `far`, of the second: its leader, or all of it."""
+
+    groups: tuple[GroupId, GroupId]
+    alone: ProcessId
+    far: tuple[ProcessId, ...]
+
+    @property
+    def links(self) -> list[tuple[ProcessId, ProcessId]]:
+        """In both directions."""
+        return [link for p in self.far for link in ((self.alone, p), (p, self.alone))]
+
+
+def draw(world: World, rng: random.Random) -> Parted | None:
+    """None: there is nobody to be parted, or others could not take over, because their clocks are off."""
+    groups = {g: [p for p in members if world.belongs(p)] for g, members in world.topology.groups.items()}
+    leaders = {g: world.nodes[some[0]].protocol.leader_of(g) for g, some in groups.items() if len(some) >= _LEAST}
+    led = {g: leader for g, leader in leaders.items() if leader is not None and leader in groups[g]}
+    nodes = [node for node in world.nodes.values() if node.up]
+    if len(led) < 2 or any(node.protocol.clock_off for node in nodes):
+        return None
+    one, other = rng.sample(list(led), 2)
+    alone = rng.choice((led[one], led[one], *groups[one]))
+    far = rng.choice(([led[other]], [led[other]], groups[other]))
+    if len({node.protocol.election.promised.leader for node in nodes if node.protocol.election}) < len(groups):
+        far = far[:1]  # ToTo: one leader for all, who leaves out of the view whom it does not reach
+    return Parted((one, other), alone, tuple(far))
