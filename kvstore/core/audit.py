@@ -311,14 +311,19 @@ def value_text(value: bytes) -> str:
 def asked(
     compare: Sequence[Compare] = (), success: Sequence[Operation] = (), failure: Sequence[Operation] = ()
 ) -> Asked | None:
-    """For a history; None if a key is no text, or what is asked depends on keys of which no journal tells."""
+    """For a history; None if a key is no text, or what is asked depends on keys, or leases, of which no journal
+    tells."""
     transaction = Transaction(success=tuple(success), failure=tuple(failure))
-    if any([isinstance(operation, NoneNewer) for operation in operations_of(transaction)]):
+    if any([_is_untold(op) for op in operations_of(transaction)]):
         return None
     try:
         return _asked(compare, success, failure)
     except UnicodeDecodeError:
         return None
+
+
+def _is_untold(operation: Operation) -> bool:
+    return isinstance(operation, NoneNewer) or (isinstance(operation, Range) and bool(operation.lease))
 
 
 def _asked(compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> Asked:

@@ -26,13 +26,13 @@ from kvstore.core.audit import (
     decode_outcomes,
 )
 from kvstore.core.messages import Answered, Refused
-from kvstore.simulated import backups, contests, past, peeking, reading, remembered, watched
+from kvstore.simulated import backups, contests, past, peeking, reading, remembered, shown, watched
 from kvstore.simulated.clients import History, Operated, reads_of
 from kvstore.simulated.cluster import Executed, Logged, Moved, SimulatedCluster
 from kvstore.simulated.past import AskedAt
 from kvstore.simulated.peeking import Peeked
 from kvstore.simulated.repeating import omitted, same_answer
-from kvstore.simulated.serial import serial_execution
+from kvstore.simulated.serial import Written, serial_execution
 from kvstore.simulated.steps import Steps
 from kvstore.simulated.watched import Watched
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp
@@ -56,9 +56,12 @@ def check(
     logs, disagreements = agreement(cluster)
     moved, differing = moves(logs)
     states, memory = final_states(cluster, logs), remembered.check(cluster, logs, moved)
+    written, operations = Written(), history.operations.values()
+    serial = serial_execution(logs.values(), told(history), written)
     asked = [*asked, *reading.at_versions(history)]
     at_versions = past.check(logs.values(), asked, max(moved, default=ZERO) if cluster.keeps_history else None)
-    differing_watches = watched.check(logs.values(), watches, history.operations.values(), cluster.keeps_history)
+    differing_watches = watched.check(logs.values(), watches, operations, cluster.keeps_history)
+    rows = shown.check(written, operations, asked, cluster.kept, shown.held(cluster, logs))
     unordered = reading.Unordered(cluster, logs, history, moved)
     seen = {shard: list(log) for shard, log in logs.items()}
     unordered.insert(seen, strict=False)
@@ -71,15 +74,16 @@ def check(
         "reads": reads(seen, moved),
         "ages of reads": unordered.ages(),
         "answers": answers(seen, history) + omitted(cluster, history, bool(moved))
-        + contests.check(logs.values(), history.operations.values()),
-        "serial execution": serial_execution(logs.values(), told(history)),
+        + contests.check(logs.values(), operations),
+        "serial execution": serial,
         "reads at versions": at_versions + unordered.versions(),
         "watches": differing_watches,
         STRICTNESS: strict_serializability(logs, history, unordered.owner),
         "conservation": conservation(history),
         "cuts": backups.check(logs, cluster.kept, moved, list(cluster.topology.groups), cluster.keeps_history),
         "memory": memory,
-        "rights": peeking.check(logs.values(), peeked, history.operations.values()),
+        "rows": rows,
+        "rights": peeking.check(logs.values(), peeked, operations),
     }
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 
@@ -276,14 +280,7 @@ def final_states(cluster: SimulatedCluster, logs: Logs) -> list[str]:
     held: dict[GroupId, dict[bytes, Timestamp]] = {}
     for shard in logs:
         for store in list(remembered.complete(cluster, logs, shard).values())[:1]:
-            rows, after = [], b""
-            while True:
-                some, more = store.scan(after + b"\0", b"", 1000)
-                rows += some
-                if not more:
-                    break
-                after = some[-1].key
-            held[shard] = {row.key: row.version for row in rows}
+            held[shard] = {row.key: row.version for row in shown.all_of(store)}
     if len(held) < len(logs):
         return []
     for key in sorted(values.keys() | {key for rows in held.values() for key in rows}):
@@ -365,11 +362,12 @@ def _name(operation: Operated) -> MessageId | Timestamp:
 
 def told(history: History) -> dict[Timestamp, Result]:
     """What clients were told, by version, except of reads at leaders."""
-    return {
-        operation.result.version: operation.result
-        for operation in history.operations.values()
-        if operation.result is not None and not operation.results_omitted and not operation.unordered
-    }
+    found = {}
+    for operation in history.operations.values():
+        result = operation.result or operation.impossible
+        if result is not None and not operation.results_omitted and not operation.unordered:
+            found[result.version] = result
+    return found
 
 
 def conservation(history: History) -> list[str]:
@@ -413,8 +411,8 @@ def _in_order(logs: Logs) -> list[tuple[Timestamp, GroupId, Executed]]:
 def _add_key_edges(
     graph: dict[object, set[object]], log: list[tuple[Timestamp, GroupId, Executed]], owner: Owner
 ) -> None:
-    """Writer -> reader, reader -> next writer, writer -> next writer. A range is a read of all that lies in it; of one
-    that stands at several places, of what is its shard's at each."""
+    """Writer -> reader, reader -> next writer, writer -> next writer. A range, but for one of a lease, is a read of
+    all that lies in it; of one that stands at several places, of what is its shard's at each."""
     last_writer: dict[bytes, MessageId] = {}
     readers: dict[bytes, list[MessageId]] = {}
     ranges: list[tuple[Within, MessageId]] = []
@@ -430,7 +428,8 @@ def _add_key_edges(
             readers.setdefault(read.key, []).append(node)
         truths = outcome.truths if isinstance(outcome, NestedOutcome) else b""
         operations = course(executed.transaction, outcome.succeeded, truths)
-        found = [_within(op, executed, shard, at, owner) for op in operations if isinstance(op, RANGES)]
+        all_in = [op for op in operations if isinstance(op, RANGES) and not getattr(op, "lease", b"")]
+        found = [_within(op, executed, shard, at, owner) for op in all_in]
         before.update(w for within in found for key, w in last_writer.items() if within(key))
         for write in outcome.writes:
             if write.key in last_writer:

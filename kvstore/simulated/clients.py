@@ -69,12 +69,12 @@ _MIX = (("transfer", 40), ("read_all", 8), ("read_pair", 12), ("put", 12), ("get
 
 class Operated(msgspec.Struct):
     """One operation as its client saw it. result: None unless it was answered; failed: it certainly has no effect;
-    refused: the code with which it was finally refused. unnamed: it was asked for without an id, once, of this shard;
-    the id here is that of the history alone; SEVERAL: of several. consistency, age_us: see `Execute`. places: of one
-    that was not ordered shard -> with how many of its deliveries it was read; seen: else at which version. delivered:
-    how much any replica of a shard had been delivered when it was asked, where that was looked at. impatient: asked of
-    several replicas at a time; told: what the others answered. contested: the id was used for something else, too:
-    rivals: that, and what it was answered."""
+    impossible: the answer that said why; refused: the code with which it was finally refused. unnamed: it was asked for
+    without an id, once, of this shard; the id here is that of the history alone; SEVERAL: of several. consistency,
+    age_us: see `Execute`. places: of one that was not ordered shard -> with how many of its deliveries it was read;
+    seen: else at which version. delivered: how much any replica of a shard had been delivered when it was asked, where
+    that was looked at. impatient: asked of several replicas at a time; told: what the others answered. contested: the
+    id was used for something else, too: rivals: that, and what it was answered."""
 
     id: MessageId
     f: str
@@ -83,6 +83,7 @@ class Operated(msgspec.Struct):
     completed_us: int | None = None
     result: Result | None = None
     failed: bool = False
+    impossible: Result | None = None
     refused: str = ""
     results_omitted: bool = False
     unnamed: int | None = None
@@ -400,7 +401,7 @@ class Client:
         history, now = self._workload.history, self._world.now
         if isinstance(answer, Answered):
             if answer.result.failure:
-                operation.failed = True
+                operation.failed, operation.impossible = True, answer.result
                 history.end(self._process, "fail", now, operation, answer.result.failure)
             else:
                 operation.result, operation.results_omitted = answer.result, answer.results_omitted

@@ -14,6 +14,7 @@ from kvstore.core.replica import Replica
 from kvstore.simulated import (
     backups,
     chase,
+    edges,
     idle,
     late,
     leasing,
@@ -250,6 +251,9 @@ class Course:
             self.peeked = peeking.start(workload, lots)
         if settings.nested:
             nested.start(workload, lots, ruling.TOKENS if settings.rights else ())
+        if settings.edges:
+            rights = bool(settings.rights)
+            workload.when_open.append(lambda: edges.start(workload, lots, self.asked, rights))
         if settings.backups:
             backups.start(workload, lots, self._span_us)
 

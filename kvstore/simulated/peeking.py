@@ -19,7 +19,6 @@ from kvstore.api.model import Consistency, Get, Range, Rule, Transaction, bounds
 from kvstore.core.audit import APPLIED
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute, Follow, Followed
-from kvstore.core.rights import Rights
 from kvstore.simulated.clients import TIMEOUT_US, Operated, Workload
 from kvstore.simulated.cluster import Executed
 from kvstore.simulated.past import Asker
@@ -114,10 +113,10 @@ class Peeker(Asker):
         cluster = self._workload.cluster
         if not self._world.node(replica).up:
             return False
-        rights = Rights(cluster.stores[replica])
+        rights = Ruled.at(cluster.stores[replica])
         if isinstance(asked, Follow):
-            return rights.denied_range(asked.by, asked.first, asked.end) is not None
-        return rights.denied(asked.transaction) is not None
+            return rights.forbids_range(asked.by, asked.first, asked.end)
+        return rights.forbids(asked.transaction)
 
 
 def start(workload: Workload, seed: str) -> list[Peeked]:

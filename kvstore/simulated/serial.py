@@ -1,8 +1,8 @@
 """The transactions of a finished run once more, one after the other, on plain values: a second opinion on execution.
 
 Versions are unique and rise along every shard's log, so their order is one that all shards agree with. Executed in that
-order, each transaction must take the branch, fail, and write as the journals say, and its ranges must be what its
-client was told.
+order, each transaction must take the branch, fail, and write as the journals say, and what it has found and done must
+be what its client was told.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
+from itertools import zip_longest
 from operator import eq, gt, lt, ne
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from kvstore.api.model import (
     Compare,
     Delete,
     DeleteRange,
+    Get,
     KeyValue,
     LeasedPut,
     Max,
@@ -46,6 +48,7 @@ from kvstore.api.model import (
 )
 from kvstore.api.shard_map import slot_of
 from kvstore.core.audit import APPLIED, FAILED, NestedOutcome, Outcome, Write
+from kvstore.core.rights import DENIED
 from kvstore.simulated.cluster import Executed
 from kvstore.simulated.ruling import Ruled
 from multicast.types import ZERO, Timestamp
@@ -56,9 +59,20 @@ Writes = dict[bytes, KeyValue | None]
 _OPERATORS = {"==": eq, "!=": ne, "<": lt, ">": gt}
 
 
-def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Result]) -> list[str]:
+class Written:
+    """rows: all that was ever written, by key and version. upto: what is less is all that there was; None: so is
+    everything."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[bytes, Timestamp], KeyValue] = {}
+        self.upto: Timestamp | None = None
+
+
+def serial_execution(
+    logs: Iterable[list[Executed]], told: Mapping[Timestamp, Result], written: Written | None = None
+) -> list[str]:
     """Sentences about what differs, from the first that does to the first that is not complete. told: to clients, by
-    version."""
+    version. written: gets what the transactions write."""
     places: dict[Timestamp, list[Executed]] = {}
     for log in logs:
         for executed in log:
@@ -66,9 +80,11 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
     violations: list[str] = []
     values: Values = {}
     ruled = Ruled()
+    written = written or Written()
     for version in sorted(places):
         outcomes = [executed.outcome for executed in places[version] if executed.outcome is not None]
         if len(outcomes) < len(places[version]):
+            written.upto = version
             break
         if not {outcome.status for outcome in outcomes} <= {APPLIED, FAILED}:
             continue
@@ -77,8 +93,9 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
         transaction, name = places[version][0].transaction, places[version][0].id.hex()
         succeeded = all(_holds(compare, values) for compare in transaction.compare)
         truths = bytes(_truths(transaction, values))
-        writes, ranges = _run(_chosen(transaction, values), values, version)
-        if ruled.denies(transaction):
+        chosen = list(_chosen(transaction, values))
+        writes, results = _run(chosen, values, version)
+        if denied := ruled.denies(transaction):
             writes, succeeded, truths = None, False, b""
         if any((outcome.succeeded, _truths_of(outcome)) != (succeeded, truths) for outcome in outcomes):
             violations.append(f"{name} took the other branch than its comparisons say at {version}")
@@ -87,16 +104,35 @@ def serial_execution(logs: Iterable[list[Executed]], told: Mapping[Timestamp, Re
         journaled = {write.key: write for outcome in outcomes for write in outcome.writes}
         if not _same(journaled, writes or {}):
             violations.append(f"{name} wrote something else than it says at {version}")
+        if version in told and writes is None and not _explains(told[version], chosen, denied):
+            violations.append(f"{name} at {version} is told as impossible for another reason: {told[version]}")
         if version in told and writes is not None:
-            results = list(_each(told[version].results))
-            for place, right in ranges.items():
-                if (result := results[place]) != right:
-                    violations.append(f"{name} was told of a range at {version} {result}, not {right}")
+            for operation, result, right in zip_longest(chosen, _each(told[version].results), results):
+                if result != right:
+                    violations.append(f"{name} was told of {operation} at {version} {result}, not {right}")
         for key, row in (writes or {}).items():
             values.pop(key, None)
             if row is not None:
-                values[key] = row
+                values[key] = written.rows[key, version] = row
     return violations
+
+
+def _explains(told: Result, chosen: Iterable[Operation], denied: bool) -> bool:
+    """Whether the reason is that of an operation that was to run. denied: it is that the client has no right."""
+    if denied or told.failure.startswith(DENIED):
+        return denied and told.failure.startswith(DENIED)
+    why, key = told.failure.partition(":")[0], told.failure_key
+    for operation in chosen:
+        name = type(operation).__name__.lower()
+        if isinstance(operation, NoneNewer):
+            if why == "none_newer" and between(key, *bounds(operation)):
+                return True
+        elif isinstance(operation, LeasedPut):
+            if why == "put" and key in (b"", operation.key):
+                return True
+        elif isinstance(operation, Add | Min | Max | Append) and (why, key) == (name, operation.key):
+            return True
+    return False
 
 
 def _chosen(transaction: Transaction | Txn, values: Values) -> Iterator[Operation]:
@@ -138,30 +174,33 @@ def _holds(compare: Compare, values: Values) -> bool:
 
 def _run(
     branch: Iterable[Operation], values: Values, version: Timestamp
-) -> tuple[Writes | None, dict[int, OperationResult]]:
-    """What it writes, None if it is impossible, and what its ranges find, by their places."""
+) -> tuple[Writes | None, list[OperationResult]]:
+    """What it writes, None if it is impossible, and what its operations find and do."""
     writes: Writes = {}
-    ranges: dict[int, OperationResult] = {}
+    results: list[OperationResult] = []
 
     def put(key: bytes, value: bytes, lease: bytes = NO_LEASE) -> None:
         created = values[key].create_version if key in values else version
         writes[key] = KeyValue(key, value, version, created, lease)
 
-    for place, operation in enumerate(branch):
+    for operation in branch:
         now = {key: row for key, row in (values | writes).items() if row is not None}
+        result = OperationResult()
         if isinstance(operation, NoneNewer):
             first, end = bounds(operation)
             if any(row.version > operation.version for key, row in values.items() if between(key, first, end)):
-                return None, ranges
+                return None, results
         elif isinstance(operation, Range | DeleteRange):
-            ranges[place] = _range(operation, now, writes)
+            result = _range(operation, now, writes)
+        elif isinstance(operation, Get):
+            result = OperationResult(found=now.get(operation.key))
         elif isinstance(operation, Revoke):
             writes |= dict.fromkeys([k for k, row in now.items() if row.lease == operation.lease])
             writes[lease_key(operation.lease)] = None
         elif isinstance(operation, LeasedPut):
             row = now.get(lease_key(operation.lease))
             if row is None:
-                return None, ranges
+                return None, results
             lease, slot = decode_lease(row.value), slot_of(operation.key)
             if slot not in lease.slots:
                 put(row.key, lease.with_slot(slot).encode())
@@ -169,14 +208,18 @@ def _run(
         elif isinstance(operation, Put):
             put(operation.key, operation.value)
         elif isinstance(operation, Delete):
+            result = OperationResult(deleted=operation.key in now)
             writes[operation.key] = None
         elif isinstance(operation, Add | Min | Max | Append):
             row = now.get(operation.key)
             value = _changed(operation, None if row is None else row.value)
             if value is None:
-                return None, ranges
+                return None, results
             put(operation.key, value, NO_LEASE if row is None else row.lease)
-    return writes, ranges
+            appends = isinstance(operation, Append)
+            result = OperationResult(length=len(value)) if appends else OperationResult(value=int(value))
+        results.append(result)
+    return writes, results
 
 
 def _changed(operation: Add | Min | Max | Append, before: bytes | None) -> bytes | None:
@@ -203,11 +246,14 @@ def _range(operation: Range | DeleteRange, now: Values, writes: Writes) -> Opera
         return OperationResult(value=len(found))
     if operation.after:
         found = [key for key in found if key > operation.after]
+    if operation.lease:
+        found = [key for key in found if now[key].lease == operation.lease]
     if operation.count_only:
         return OperationResult(value=len(found))
     if operation.reverse:
         found.reverse()
-    told = [replace(now[key], value=b"") if operation.keys_only else now[key] for key in found]
+    bare = operation.keys_only or operation.lease
+    told = [replace(now[key], value=b"") if bare else now[key] for key in found]
     return OperationResult(entries=tuple(told[: operation.limit]), more=len(told) > operation.limit)
 
 

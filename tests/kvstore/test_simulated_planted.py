@@ -9,6 +9,7 @@ from kvstore.simulated.runner import run_seed
 from tests.planted import LIKE
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
 from tests.planted.bounds import PLANTED_IN_STORE as BOUNDS
+from tests.planted.edges import PLANTED_IN_STORE as EDGES
 from tests.planted.leases import PLANTED_IN_STORE as LEASES
 from tests.planted.moves import GROWING
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
@@ -50,12 +51,13 @@ CHECKS = {
     "asked",
     "idle",
     "rights",
+    "rows",
     "exception",
 }
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD, *OVERLOOKED)  # fmt: skip
+       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD, *OVERLOOKED, *EDGES)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

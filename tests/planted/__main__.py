@@ -24,6 +24,7 @@ from tests.planted import (
     Planted,
     backups,
     bounds,
+    edges,
     leases,
     moves,
     nested,
@@ -115,6 +116,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "strangers", strangers.PLANTED_IN_STORE
     yield "overlooked", overlooked.PLANTED_IN_STORE
     yield "told", told.PLANTED_IN_STORE
+    yield "edges", edges.PLANTED_IN_STORE
 
 
 def main() -> None:

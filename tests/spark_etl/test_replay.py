@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvstore.api import leases
 from kvstore.api.model import (
     Add,
     Append,
@@ -304,3 +305,11 @@ def test_of_what_a_revoked_lease_took_with_it_nothing_is_said():
 @pytest.mark.parametrize(("value", "text"), [(b"5", "=5"), (b"", "="), (b"\xff", "#"), (b"x" * 257, "#")])
 def test_a_long_value_or_no_text_is_its_digest(value: bytes, text: str):
     assert audit.value_text(value).startswith(text) and len(audit.value_text(value)) in (len(text), 33)
+
+
+def test_what_is_attached_to_a_lease_no_journal_tells():
+    """A list of a lease's keys is no range of all keys: nothing is said of what was asked."""
+    listing = leases.look(bytes(16), keys=True).success
+    assert audit.asked((), listing) is None
+    assert audit.asked((), (Txn((), listing),)) is None
+    assert audit.asked((), listing[1:]) is not None
