@@ -288,16 +288,18 @@ class Clients:
         again.since = waiting.since
 
     def _on_unknown(
-        self, sender: ProcessId, shard: GroupId, message_id: MessageId, now: int, out: ApplicationOutbox
+        self, sender: ProcessId, message: ShardResults, message_id: MessageId, now: int, out: ApplicationOutbox
     ) -> None:
-        """A replica remembers nothing of this transaction."""
+        """A replica remembers nothing of this transaction. (Who has not come to it yet may do so later.)"""
         waiting = self.requests.by_id.get(message_id)
         if waiting is None or not waiting.repeated:
             return
+        if message.complete is not None and message.complete < waiting.served_at():
+            return
         waiting.unknown.add(sender)
-        replicas = self._peers.replicas[shard]
+        replicas = self._peers.replicas[message.shard]
         if is_majority(replicas, waiting.unknown):
-            self._is_forgotten(waiting, shard, now, out)
+            self._is_forgotten(waiting, message.shard, now, out)
 
     def _is_forgotten(self, waiting: Waiting, shard: GroupId, now: int, out: ApplicationOutbox) -> None:
         """This shard will not tell what it had of the transaction."""
@@ -392,7 +394,8 @@ class Clients:
             elif message_id < self._forgotten_before(self._store.complete_to):
                 forgotten.append(message_id)
         if unknown or forgotten:
-            out.send((receiver,), ShardResults(self._peers.shard, [], unknown, forgotten))
+            complete_to = self._store.complete_to
+            out.send((receiver,), ShardResults(self._peers.shard, [], unknown, forgotten, complete_to))
 
     def on_results(self, sender: ProcessId, message: ShardResults, now: int, out: ApplicationOutbox) -> None:
         """What another replica knows of transactions of this one's clients."""
@@ -403,7 +406,7 @@ class Clients:
             if waiting is not None:
                 self._on_result(waiting, message.shard, result, now, out)
         for message_id in message.unknown:
-            self._on_unknown(sender, message.shard, message_id, now, out)
+            self._on_unknown(sender, message, message_id, now, out)
         for message_id in message.forgotten:
             waiting = self.requests.by_id.get(message_id)
             if waiting is not None:

@@ -259,12 +259,14 @@ class Remembered(msgspec.Struct, array_like=True, gc=False):
 
 class ShardResults(msgspec.Struct, array_like=True, tag=3):
     """For the entry replica of these transactions. unknown: ids of which this replica knows nothing, to who asks that.
-    forgotten: ids that are so old that nobody may know anything of them any more, and this replica does not."""
+    forgotten: ids that are so old that nobody may know anything of them any more, and this replica does not. complete:
+    with these two, the version up to which it is complete; None: an older release does not say."""
 
     shard: GroupId
     results: list[ShardResult]
     unknown: list[MessageId] = []
     forgotten: list[MessageId] = []
+    complete: Timestamp | None = None
 
 
 class ResultRequest(msgspec.Struct, array_like=True, tag=4):

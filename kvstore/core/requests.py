@@ -111,6 +111,10 @@ class Waiting:
         """Whether this result is of a request with another body, in a shard that has nothing to do with this one."""
         return result.digest != self.digest and shard not in self.destinations
 
+    def served_at(self) -> Timestamp:
+        """Its version, as far as somebody has told it; else ZERO."""
+        return max([result.timestamp for result in self.results.values()], default=ZERO)
+
     def missing(self, shard_map: ShardMap) -> list[GroupId]:
         """The shards whose results the answer needs, as far as is known: those that own what the transaction reads, by
         the map of then and by the present one, since it may have been served by either; if it reads nothing, any of its

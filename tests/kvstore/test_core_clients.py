@@ -418,6 +418,19 @@ def test_what_most_replicas_of_a_shard_have_forgotten_is_not_waited_for():
     assert (answer.result.version, answer.results_omitted, answer.repeated) == (version, True, True)
 
 
+def test_who_is_behind_has_not_forgotten_what_is_asked_for():
+    """He has not come to it: of what he is asked later he may tell all."""
+    bench, message_id, version = _repeated()
+    bench.tick(RESULT_RETRY_US)
+    bench.tick(RESULT_RETRY_US)
+    for pid in (3, 4, 5):
+        bench.hear(pid, ShardResults(1, [], [message_id], [], Timestamp(version.time - 1, 0)))
+    assert bench.answers() == []
+    bench.hear(4, ShardResults(1, [result_of(BOTH, message_id, version, [(1, OperationResult(value=7))])]))
+    (answer,) = bench.answers()
+    assert [r.value for r in answer.result.results] == [0, 7] and not answer.results_omitted
+
+
 def test_what_nobody_remembers_the_first_time_of_is_unknown():
     """A shard that was asked too late, and remembers that, does not know what became of it."""
     bench = Bench()
@@ -438,9 +451,9 @@ def test_of_what_is_so_old_that_nobody_may_know_it_the_asker_is_told_that():
     young, old = new_message_id(NOW, 1), new_message_id(NOW - REMEMBERED_WINDOWS * WINDOW - 10_000, 2)
     bench.deliver(write(key(0)))
     bench.hear(4, ResultRequest([young, old]))
-    assert bench.sent(ShardResults) == [((4,), ShardResults(0, [], [], [old]))]
+    assert bench.sent(ShardResults) == [((4,), ShardResults(0, [], [], [old], bench.store.complete_to))]
     bench.hear(4, ResultRequest([young, old], True))
-    assert bench.sent(ShardResults) == [((4,), ShardResults(0, [], [young, old]))]
+    assert bench.sent(ShardResults) == [((4,), ShardResults(0, [], [young, old], [], bench.store.complete_to))]
 
 
 @pytest.mark.parametrize("operation", [Add(key(2), 1), Range(b"k", 9)])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from kvstore.api.model import Compare, KeyValue
+from kvstore.core.clients import Clients
 from kvstore.core.collects import _Collect
 from kvstore.core.execution import Execution
 from kvstore.core.fates import Fate
@@ -24,6 +25,7 @@ PAGES = Settings(protocol="white_box", size="small", shards=2, edges=True, reads
 TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2)
 MOVES = Settings(protocol="white_box", size="small", shards=2, moves=True, leases=True)
 PAST = Settings(protocol="white_box", size="small", past=True)
+BEHIND = Settings(protocol="primcast", size="small", edges=True, rights=True, ranges=True)
 RIGHTS = Settings(protocol="white_box", size="small", shards=1, edges=True, rights=True)
 
 _overridable = rewrite(
@@ -113,6 +115,11 @@ class PastIsNew(Past):
         return None if row is None else replace(row, create_version=row.version)
 
 
+@rewrite("_on_unknown", "if message.complete is not None and", "if False and")
+class BehindIsForgetful(Clients):
+    """Whoever has not come to a transaction yet counts as one who has forgotten what it read."""
+
+
 @rewrite("permissions", "for role in token.roles]", "for role in token.roles[:1]]")
 class FirstRoleCounts(Rights):
     """Whoever has several roles may do what the first one allows."""
@@ -136,6 +143,7 @@ PLANTED_IN_STORE = (
     Planted("another_reason", "serial execution", core=AnotherReason, settings=TWO_SHARDS),
     Planted("created_by_the_move", "rows", core=CreatedByTheMove, settings=MOVES),
     Planted("attached_for_ever", "rows", store=AttachedForEver, settings=MOVES),
+    Planted("behind_is_forgetful", "answers", core=BehindIsForgetful, settings=BEHIND),
     Planted("past_is_new", "rows", core=PastIsNew, settings=PAST),
     Planted("first_role_counts", "serial execution", core=FirstRoleCounts, settings=RIGHTS),
     Planted("begins_within", "serial execution", core=BeginsWithin, settings=RIGHTS),
