@@ -1,7 +1,7 @@
 """What a replica keeps twice agrees: what its log says of the last writers, of what must come before what, of open ids
 and of the last deletion, with what it has executed and the entries in it; what its bundler counts, with the bundles
-under way; the leases that it measures, with those that there are. And no bundle for several shards has in it what must
-wait for another one.
+under way; the leases that it measures, with those that there are, and with how long they live. And no bundle for
+several shards has in it what must wait for another one.
 
 A wrong entry lets one vote too early, or one bundle too late, or a lease live for ever, and does harm in a rare
 schedule only. Judged now and then. (Variables of replicas are known by name only.)
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore.api import leases
 from kvstore.api.model import FIRST_KEY
 from kvstore.core.bundles import decode_bundle, decode_transaction
+from kvstore.core.leases import RETRY_US
 from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from multicast.simulation.checkers import Checker
@@ -53,8 +54,8 @@ class Books(Checker):
             return
         replica = self._replicas.get(node.pid)
         if replica is not None and replica is node.application:
-            found = *_of_log(replica.log), *_of_bundler(replica.clients.bundler), *_of_leases(replica.leases)
-            for text in found:
+            found = *_of_log(replica.log), *_of_bundler(replica.clients.bundler)
+            for text in (*found, *_of_leases(replica.leases, node.clock())):
                 self.report("books", f"replica {node.pid}: {text}")
             if replica.log.deleted_at < self._deleted_at.get(node.pid, 0) <= replica.log.completed:
                 text = f"replica {node.pid} does not know that it has deleted at position {self._deleted_at[node.pid]}"
@@ -127,13 +128,18 @@ def _of_bundle(message: AppMessage) -> Iterator[str]:
         deleted |= reaches
 
 
-def _of_leases(measured: Any) -> Iterator[str]:
+def _of_leases(measured: Any, now: int) -> Iterator[str]:
     if measured._versions is None or measured._moved or measured._at is not None:
         return
-    rows, _ = measured._store.scan(leases.ROWS, FIRST_KEY, _LEASES_MAX)
-    there = {leases.id_of(row.key): row.version for row in rows if row.key.startswith(leases.ROWS)}
+    found, _ = measured._store.scan(leases.ROWS, FIRST_KEY, _LEASES_MAX)
+    rows = [row for row in found if row.key.startswith(leases.ROWS)]
+    there = {leases.id_of(row.key): row.version for row in rows}
     if there != measured._versions:
         yield f"the leases here are {there}, it measures {measured._versions}"
     due = {(one.lease, one.version) for one in measured._due}
     for lease, version in sorted(measured._versions.items() - due)[:1]:
         yield f"lease {lease.hex()} at {version} is measured, and is never due"
+    lives_us = {leases.id_of(row.key): 1000 * leases.decode_lease(row.value).ttl_ms for row in rows}
+    late = [one for one in measured._due if one.at > now + max(lives_us.get(one.lease, 0), RETRY_US)]
+    for one in [one for one in late if measured._versions.get(one.lease) == one.version][:1]:
+        yield f"lease {one.lease.hex()} lives {lives_us[one.lease]} us, and is due in {one.at - now}"

@@ -413,7 +413,7 @@ class Client:
                 history.end(self._process, "ok", now, operation)
         elif isinstance(answer, Refused) and (
             answer.code in ("expired", "id_reused")
-            or not (uncertain or operation.impatient or answer.retryable)
+            or not (uncertain or operation.impatient or (answer.retryable and not self._believes(answer)))
         ):
             operation.failed, operation.refused = answer.outcome == "not_applied", answer.code
             operation.failed &= not operation.contested  # something has been done under this id, perhaps
@@ -427,6 +427,10 @@ class Client:
             history.end(self._process, "info", now, operation, "no answer")
             self._process = self._workload.new_process()
         done(operation)
+
+    def _believes(self, refused: Refused) -> bool:
+        """Whether it takes the word of who has done nothing, and might do so yet, for the last one."""
+        return False
 
     # -- what clients do ----------------------------------------------------------------------------------------------
 

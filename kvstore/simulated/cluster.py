@@ -133,7 +133,7 @@ class SimulatedCluster:
     that may be added to shards. later: those of one more shard, which may be added.
     shared_reads: see `Replica`. drops: old segments of journals may go. kept: whatever was kept for cuts. ruled_us:
     when a replica has last executed a change of rights, or begun a life. deleted_at: at which position of its log a
-    replica has last deleted anything in this life.
+    replica has last deleted anything, in whichever life.
     """
 
     def __init__(
@@ -266,7 +266,8 @@ class SimulatedCluster:
                 self.deleted_at[pid] = self.replicas[pid].log.completed + 1
             place(key, row, at)
 
-        self.ruled_us[pid], self.deleted_at[pid] = self.world.now, 0
+        self.ruled_us[pid] = self.world.now
+        self.deleted_at.setdefault(pid, 0)
         own: Any = store
         own.set_note, own.write, own.place = noted, wrote, placed
 

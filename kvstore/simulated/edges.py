@@ -1,6 +1,7 @@
 """Clients of a simulated cluster that ask for what others seldom do: that compare versions which they were told, look
-at what they have written themselves, count to the limits of numbers, list the keys of a lease, and read ranges page by
-page. What must come of that is a matter of `serial`; pages are all of one version (`past`)."""
+at what they have written themselves, count to the limits of numbers, list the keys of a lease, take a refusal for the
+last word, and read ranges page by page. What must come of that is a matter of `serial`; pages are all of one version
+(`past`)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from kvstore.api.model import (
     Transaction,
 )
 from kvstore.core.bundles import NO_ID
-from kvstore.core.messages import Answered, Execute
+from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.clients import TIMEOUT_US, Client, Operated, Prober, Workload
 from kvstore.simulated.past import AskedAt, PastReader
 from kvstore.simulated.ruling import PROMOTED, Promoter
@@ -41,6 +42,8 @@ PAUSE_US_MAX = 5_000
 """Of those who read pages."""
 ONE_PAGE = 0.7
 """So many read no further than the first."""
+BELIEVES = 0.5
+"""So many who are told that nothing was done, and that they may try again, do not."""
 DUELS = 0.15
 """With so many of its operations a client lets two write one key at one instant."""
 TTLS_MS = (300, 1000)
@@ -91,6 +94,9 @@ class Edger(Client):
         write(b"1")
         write(b"2")
         self.go_on(None)
+
+    def _believes(self, refused: Refused) -> bool:
+        return refused.outcome == "not_applied" and self._rng.random() < BELIEVES
 
     def drawn(self) -> tuple[str, Transaction]:
         rng = self._rng

@@ -12,6 +12,8 @@ from kvstore.core.clients import Clients
 from kvstore.core.collects import _Collect
 from kvstore.core.execution import Execution
 from kvstore.core.fates import Fate
+from kvstore.core.leases import Leases
+from kvstore.core.log import Log
 from kvstore.core.moves import Moves
 from kvstore.core.rights import Rights
 from kvstore.simulated.settings import Settings
@@ -24,6 +26,7 @@ EDGES = Settings(protocol="white_box", size="small", shards=1, edges=True)
 PAGES = Settings(protocol="white_box", size="small", shards=2, edges=True, reads=True)
 TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2)
 MOVES = Settings(protocol="white_box", size="small", shards=2, moves=True, leases=True)
+LEASES = Settings(protocol="white_box", size="small", leases=True)
 PAST = Settings(protocol="white_box", size="small", past=True)
 BEHIND = Settings(protocol="primcast", size="small", edges=True, rights=True, ranges=True)
 RIGHTS = Settings(protocol="white_box", size="small", shards=1, edges=True, rights=True)
@@ -120,6 +123,16 @@ class BehindIsForgetful(Clients):
     """Whoever has not come to a transaction yet counts as one who has forgotten what it read."""
 
 
+@rewrite("__init__", "self.completed = self.deleted_at = completed", "self.completed, self.deleted_at = completed, 0")
+class NothingDeletedBefore(Log):
+    """When a life begins nothing was ever deleted: who reads several shards misses what was just before that."""
+
+
+@rewrite("_measure", "1000 *", "10_000 *")
+class LivesTenTimes(Leases):
+    """A lease that nobody renews goes ten times as late as its holder has asked."""
+
+
 @rewrite("permissions", "for role in token.roles]", "for role in token.roles[:1]]")
 class FirstRoleCounts(Rights):
     """Whoever has several roles may do what the first one allows."""
@@ -144,6 +157,8 @@ PLANTED_IN_STORE = (
     Planted("created_by_the_move", "rows", core=CreatedByTheMove, settings=MOVES),
     Planted("attached_for_ever", "rows", store=AttachedForEver, settings=MOVES),
     Planted("behind_is_forgetful", "answers", core=BehindIsForgetful, settings=BEHIND),
+    Planted("nothing_deleted_before", "books", core=NothingDeletedBefore, settings=TWO_SHARDS),
+    Planted("lives_ten_times", "books", core=LivesTenTimes, settings=LEASES),
     Planted("past_is_new", "rows", core=PastIsNew, settings=PAST),
     Planted("first_role_counts", "serial execution", core=FirstRoleCounts, settings=RIGHTS),
     Planted("begins_within", "serial execution", core=BeginsWithin, settings=RIGHTS),
