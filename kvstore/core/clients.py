@@ -484,8 +484,9 @@ class Clients:
         return min([wake for wake in wakes if wake is not None], default=None)
 
     def _clock(self, now: int) -> int:
-        """The time; where it is not known, this replica's steady clock."""
-        return self._real_clock(now) or now
+        """The time; where it is not known, this replica's steady clock. If that was set back, as of what is complete
+        here: by an older id all would come too late."""
+        return max(self._real_clock(now) or now, self._store.complete_to.time)
 
 
 def _told_bytes(result: ShardResult) -> int:

@@ -20,13 +20,13 @@ from kvstore.api.model import (
 )
 from kvstore.api.shard_map import ShardMap, slot_of
 from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, PACE_US_MIN, UNDER_WAY, UNDER_WAY_MAX, Bundler
-from kvstore.core.bundles import NO_ID, decode_bundle, encode_transaction
+from kvstore.core.bundles import EMPTY, NO_ID, decode_bundle, encode_transaction
 from kvstore.core.messages import ShardResults
 from kvstore.core.plans import LocalPlan
 from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX, Requests, Waiting
 from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, Timestamp, created_us, new_message_id
-from tests.kvstore.one_replica import NOW, Bench, key, result_of, write
+from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, result_of, write
 
 BUNDLER = "kvstore.core.bundler"
 
@@ -403,3 +403,13 @@ def test_a_step_of_a_move_travels_alone():
         bench = Bench()
         ids = [bench.request(first), bench.request(second)]
         assert [ids_in(message) for message in bench.multicast()] == [[one] for one in ids]
+
+
+def test_a_read_without_an_id_is_as_young_as_its_shard_though_its_clock_was_set_back():
+    """Else it came too late, by an id that nobody has asked for, and whoever asks again is told so again."""
+    bench = Bench(shared_reads=False)
+    ahead = bench.now + 2 * WINDOW
+    bench.order(AppMessage(bench.new_id(), (0,), EMPTY, 1), at=ahead)
+    bench.request(Transaction(success=(Get(key(0)),)), NO_ID)
+    (message,) = bench.multicast()
+    assert created_us(message.id) >= ahead // 1000 * 1000

@@ -123,6 +123,11 @@ class BehindIsForgetful(Clients):
     """Whoever has not come to a transaction yet counts as one who has forgotten what it read."""
 
 
+@rewrite("_clock", "max(self._real_clock(now) or now, self._store.complete_to.time)", "self._real_clock(now) or now")
+class OlderThanItsShard(Clients):
+    """What a replica orders whose clock was set back comes too late, reads without an id among it."""
+
+
 @rewrite("__init__", "self.completed = self.deleted_at = completed", "self.completed, self.deleted_at = completed, 0")
 class NothingDeletedBefore(Log):
     """When a life begins nothing was ever deleted: who reads several shards misses what was just before that."""
@@ -157,6 +162,7 @@ PLANTED_IN_STORE = (
     Planted("created_by_the_move", "rows", core=CreatedByTheMove, settings=MOVES),
     Planted("attached_for_ever", "rows", store=AttachedForEver, settings=MOVES),
     Planted("behind_is_forgetful", "answers", core=BehindIsForgetful, settings=BEHIND),
+    Planted("older_than_its_shard", "", core=OlderThanItsShard, settings=BEHIND),
     Planted("nothing_deleted_before", "books", core=NothingDeletedBefore, settings=TWO_SHARDS),
     Planted("lives_ten_times", "books", core=LivesTenTimes, settings=LEASES),
     Planted("past_is_new", "rows", core=PastIsNew, settings=PAST),
