@@ -21,7 +21,7 @@ from kvstore.core.rights import RULES
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.core.watches import BUFFER_BYTES_MAX
-from kvstore.simulated import asking
+from kvstore.simulated import asking, votes
 from kvstore.simulated.given import Given
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.cut import Cut, Cuts
@@ -242,6 +242,7 @@ class SimulatedCluster:
             digest_every=1,
             rng=random.Random(rng.getrandbits(64)),
         )
+        votes.watch(replica, lambda text: self.world.report("votes", text))
         replica.clients.bundler.at_once = self._bundles_at_once
         replica.moves.portion, replica.moves.handed = self.portion, self.handed
         replica.watches.buffer_bytes_max = self._buffer_bytes

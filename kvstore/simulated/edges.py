@@ -101,7 +101,7 @@ class Edger(Client):
     def drawn(self) -> tuple[str, Transaction]:
         rng = self._rng
         ways = (("compare", self._compared()), ("mixed", self._mixed()), ("count", self._counted()))
-        f, transaction = rng.choice(ways)
+        f, transaction = rng.choice(ways[1:2] if self._token else ways)
         if rng.random() < 0.3:
             f, transaction = "attach", self._attached()
         transaction.by = self._token
@@ -172,11 +172,13 @@ class Edger(Client):
         if not self._lease or rng.random() < 0.2:
             self._lease = self._workload.new_id()
             return leases.grant(self._lease, rng.choice(TTLS_MS))
-        attached = [LeasedPut(key, b"5", self._lease) for key in rng.sample(keys, rng.choice((0, 1, 2)))]
+        attached = [LeasedPut(key, b"5", self._lease) for key in rng.sample(keys, rng.choice((0, 2, 3)))]
         freed: list[Operation] = [rng.choice((Put(rng.choice(keys), b"6"), Delete(rng.choice(keys))))]
         freed = freed[: rng.choice((0, 0, 1)) if attached else 1]  # who only reads may do so without an order
         start, end = sorted((rng.choice((FIRST_KEY, *keys)), rng.choice((*keys, b"l"))))
-        listing = Range(b"", rng.randint(1, 4), start=start, end=end, keys_only=True, lease=self._lease)
+        if rng.random() < 0.5:
+            start, end = FIRST_KEY, b""
+        listing = Range(b"", rng.choice((1, 1, 2, 4)), start=start, end=end, keys_only=True, lease=self._lease)
         return Transaction(success=(*attached, *freed, listing))
 
 

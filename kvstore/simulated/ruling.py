@@ -75,8 +75,8 @@ class Promoter(Ruler):
 
     def _choose(self) -> None:
         rng = self._rng
-        permissions = tuple(rng.sample(_PERMISSIONS, rng.randint(1, 4)))
-        roles = tuple(rng.sample(("some", "more"), rng.choice((0, 1, 2, 2))))
+        permissions = tuple(rng.sample(_PERMISSIONS, rng.randint(2, 4)))
+        roles = tuple(rng.sample(("some", "more"), rng.choice((0, 1, 2, 2, 2, 2))))
         rules = (ROLE + b"more", encode(Role(permissions))), (TOKEN + PROMOTED.encode(), encode(Token("", b"", roles)))
         self.operate("rule", Transaction(success=(Rule(*rng.choice(rules)),)), self._ruled)
 

@@ -14,6 +14,7 @@ from kvstore.api.model import (
     NO_LEASE,
     Add,
     Append,
+    Compare,
     Delete,
     DeleteRange,
     Get,
@@ -30,7 +31,7 @@ from kvstore.core import leases as measuring
 from kvstore.core.audit import APPLIED, FAILED, Given, MovedRow
 from kvstore.core.bundles import decode_bundle, decode_transaction
 from kvstore.core.execution import Execution, vote
-from kvstore.core.messages import ReadNow, ReadNowTold, ShardState, Vote
+from kvstore.core.messages import Parts, ReadNow, ReadNowTold, ShardState, Vote
 from kvstore.core.plans import LocalPlan
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
@@ -145,6 +146,20 @@ def test_each_shard_of_a_revocation_deletes_what_is_its_own() -> None:
     (read,) = bench.outcomes()[-1].reads
     assert bench.store.get(key(0)) is None and read.key == key(0)
     assert [write.key for write in bench.outcomes()[-1].writes] == [key(0)]
+
+
+def test_a_vote_waits_for_a_revocation_that_does_not_name_what_it_deletes() -> None:
+    """Else both shards would go by a key that is there no more."""
+    bench = Bench()
+    elsewhere = lease(1)
+    bench.part(1, bench.deliver(attach(0, elsewhere)))
+    revoked = bench.deliver(Transaction(success=(Revoke(elsewhere, (slot_of(key(0)),)),)))
+    there = Compare(key(0), "exists", "==", True)
+    judged = bench.deliver(Transaction((there,), (Put(key(0), b"w"), Put(key(1), b"w"))))
+    assert judged.message.id not in [part.id for _, told in bench.sent(Parts) for part in told.parts]
+    bench.part(1, revoked)
+    (part,) = [part for _, told in bench.sent(Parts) for part in told.parts]
+    assert part.id == judged.message.id and part.votes == [Vote(holds=False)]
 
 
 def test_no_more_keys_of_a_shard_are_attached_than_can_go_at_once() -> None:

@@ -52,6 +52,7 @@ CHECKS = {
     "idle",
     "rights",
     "rows",
+    "votes",
     "exception",
 }
 

@@ -15,6 +15,7 @@ from kvstore.core.fates import Fate
 from kvstore.core.leases import Leases
 from kvstore.core.log import Log
 from kvstore.core.moves import Moves
+from kvstore.core.plans import LocalPlan
 from kvstore.core.rights import Rights
 from kvstore.simulated.settings import Settings
 from kvstore.storage.history import Past
@@ -27,6 +28,8 @@ PAGES = Settings(protocol="white_box", size="small", shards=2, edges=True, reads
 TWO_SHARDS = Settings(protocol="white_box", size="small", shards=2)
 MOVES = Settings(protocol="white_box", size="small", shards=2, moves=True, leases=True)
 LEASES = Settings(protocol="white_box", size="small", leases=True)
+LEASED_SHARDS = Settings(protocol="white_box", size="small", shards=2, leases=True, edges=True)
+BOUNDS = Settings(protocol="white_box", size="small", shards=2, bounds=True)
 PAST = Settings(protocol="white_box", size="small", past=True)
 BEHIND = Settings(protocol="primcast", size="small", edges=True, rights=True, ranges=True)
 RIGHTS = Settings(protocol="white_box", size="small", shards=1, edges=True, rights=True)
@@ -138,6 +141,16 @@ class LivesTenTimes(Leases):
     """A lease that nobody renews goes ten times as late as its holder has asked."""
 
 
+@rewrite("reaches_unnamed", "not _REACHING.isdisjoint", "not (_REACHING - {Revoke}).isdisjoint")
+class RevokedUnnoticed(LocalPlan):
+    """A vote is read though an earlier transaction may still revoke the lease of what it depends on."""
+
+
+@rewrite("reaches_unnamed", "not _REACHING.isdisjoint", "not (_REACHING - {NoneNewer}).isdisjoint")
+class NewerUnnoticed(LocalPlan):
+    """Whether nothing in a range is newer is judged though an earlier transaction still writes there."""
+
+
 @rewrite("permissions", "for role in token.roles]", "for role in token.roles[:1]]")
 class FirstRoleCounts(Rights):
     """Whoever has several roles may do what the first one allows."""
@@ -165,6 +178,8 @@ PLANTED_IN_STORE = (
     Planted("older_than_its_shard", "", core=OlderThanItsShard, settings=BEHIND),
     Planted("nothing_deleted_before", "books", core=NothingDeletedBefore, settings=TWO_SHARDS),
     Planted("lives_ten_times", "books", core=LivesTenTimes, settings=LEASES),
+    Planted("revoked_unnoticed", "", core=RevokedUnnoticed, settings=LEASED_SHARDS),
+    Planted("newer_unnoticed", "votes", core=NewerUnnoticed, settings=BOUNDS),
     Planted("past_is_new", "rows", core=PastIsNew, settings=PAST),
     Planted("first_role_counts", "serial execution", core=FirstRoleCounts, settings=RIGHTS),
     Planted("begins_within", "serial execution", core=BeginsWithin, settings=RIGHTS),
