@@ -29,8 +29,8 @@ class Applied(msgspec.Struct, array_like=True, tag=5, gc=False):
 
 
 class Truncation:
-    """At one member. deadlines: the user's; this part adds a timer, "applied". applied(): what there is to tell; None
-    if this process must not vouch for anything."""
+    """At one member. kept: who lacks no more instances than this is not left behind. deadlines: the user's; this part
+    adds a timer, "applied". applied(): what there is to tell; None if this process must not vouch for anything."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Truncation:
         deadlines: Deadlines,
         applied: Callable[[], Applied | None],
     ):
+        self.kept = _KEPT
         self._self_id = self_id
         self._members = members
         self._period_us = period_us
@@ -72,5 +73,5 @@ class Truncation:
         reached = self._reached
         reached[sender] = max(reached[sender], applied.instance)
         quorum = reached_by_majority(reached.values())
-        spare = max(min(reached.values()), instance - _KEPT)
+        spare = max(min(reached.values()), instance - self.kept)
         return min(quorum, spare, reached[self._self_id])

@@ -58,12 +58,13 @@ class Casualties:
         there = {p for p in members if p != pid and nodes[p].up and not self.is_forgetful(p)}
         return len(members) == 1 or all(is_majority(some, there) for some in topology.counting(group))
 
-    def may_lose_disk(self, pid: ProcessId) -> bool:
-        """Whether all its group remembers, a minority is down with it, and what it would have to fetch can be had."""
+    def may_lose_disk(self, pid: ProcessId, also: bool = False) -> bool:
+        """Whether all its group remembers, a minority is down with it, and what it would have to fetch can be had.
+        also: others may have forgotten, too, a minority with it."""
         members = self.world.topology.groups[self.world.topology.group_of[pid]]
         if self.has_dropped(members):
             return False
-        return len(members) > 1 and self.may_die(pid) and not any(self.is_forgetful(p) for p in members)
+        return len(members) > 1 and self.may_die(pid) and (also or not any(self.is_forgetful(p) for p in members))
 
     def has_dropped(self, members: Iterable[ProcessId]) -> bool:
         """Whether deliveries are in no journal of these any more, and nobody gives snapshots instead."""

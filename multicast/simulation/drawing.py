@@ -3,13 +3,14 @@
 Most runs are small: a few processes and messages, timers so short that several elections fit in, limits so low that
 queues overflow, states travel in portions and repairs are partial. Such a run takes a tenth of a second and shows most
 of what there is to find; a few are large, for what needs more messages or more time. On request they are tight: small,
-with most limits at their least, and groups of protocols that can change that do so all the while.
+with most limits at their least, and groups of different sizes, which change all the while if their protocol can.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -34,20 +35,23 @@ _CROWDS_PORTION = 1_000
 class Size(msgspec.Struct, frozen=True, kw_only=True):
     """From what a run of this size is drawn, evenly unless a value stands there repeatedly. Microseconds.
 
-    replicas: of a group, where a minority may fail. messages: how many; the last number is what fits in a span: if the
-    user wants more the run becomes longer, not denser. spans, storm_spans: how long clients multicast. paces: of the
-    protocols' `*_us` options, as a share of their defaults; storm_pace likewise. beats: so many times longer are the
-    options of what is sent all the while (`_BEATS`): a run should not consist of heartbeats. fault_pace: how
-    long faults last, and how far they are apart, as a share of what `faults` draws. delays: the most that a message
-    usually takes. fsyncs: how long a sync takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames,
-    catch_up_bytes: of `Conditions`. segment_bytes: of journals. windows: for deduplication, as a share of
-    the span; windows_share: of the runs whose clocks allow one. changes_share: of the runs in which groups may change,
-    and do; changes: how often; spares_max: so many are added to a group. patience: after which time a client that
-    insists tries again. frames_max: of a `Network` (times `crowd`).
+    replicas: of a group, where a minority may fail. uneven: the share of the runs in which each group draws its own
+    number of them. messages: how many; the last number is what fits in a span: if the user wants more the run becomes
+    longer, not denser. spans, storm_spans: how long clients multicast. paces: of the protocols' `*_us` options, as a
+    share of their defaults; storm_pace likewise. beats: so many times longer are the options of what is sent all the
+    while (`_BEATS`): a run should not consist of heartbeats. fault_pace: how long faults last, and how far they are
+    apart, as a share of what `faults` draws. delays: the most that a message usually takes. fsyncs: how long a sync
+    takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames, catch_up_bytes: of `Conditions`. kept: how
+    many instances a group's log keeps for a member that lacks no more; who lacks more is given a state
+    (parts.truncation); 0: as many as in life. segment_bytes: of journals. windows: for deduplication, as a share of the
+    span; windows_share: of the runs whose clocks allow one. changes_share: of the runs in which groups may change, and
+    do; changes: how often; spares_max: so many are added to a group. patience: after which time a client that insists
+    tries again. frames_max: of a `Network` (times `crowd`).
     """
 
     groups: tuple[int, ...]
     replicas: tuple[int, ...]
+    uneven: float = 0.0
     messages: tuple[int, ...]
     spans: tuple[int, ...]
     storm_spans: tuple[int, ...]
@@ -62,6 +66,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     pending_max: tuple[int, ...]
     queue_frames: tuple[int, ...]
     catch_up_bytes: tuple[int, ...]
+    kept: tuple[int, ...] = (0,)
     segment_bytes: tuple[int, ...]
     windows: tuple[float, ...]
     windows_share: float
@@ -127,9 +132,11 @@ LARGE = Size(
 TIGHT = msgspec.structs.replace(
     SMALL,
     replicas=(1, 2, 2, *(3,) * 6, 4, 5),
+    uneven=0.3,
     portion_bytes=(Options().portion_bytes, 1_000, 100, 100),
     early_max=(Options().early_max, 8, 1),
     pending_max=(Options().pending_max, 30, 6, 3),
+    kept=(0, 1, 4, 16),
     windows=(0.03, 0.1, 0.3),
     windows_share=0.75,
     changes_share=1.0,
@@ -152,6 +159,15 @@ def topology(
     """As given, else drawn."""
     drawn = rng.choice(chosen.groups), rng.choice(chosen.replicas)
     return Topology.grid(groups or drawn[0], replicas or (drawn[1] if protocol.specification.fault_tolerant else 1))
+
+
+def uneven(rng: random.Random, chosen: Size, protocol: type[MulticastProtocol], even: Topology) -> Topology:
+    """In a part of the runs groups of different sizes: who counts a quorum of the wrong one is found by that alone."""
+    if rng.random() >= chosen.uneven or not protocol.specification.fault_tolerant:
+        return even
+    sizes = [rng.choice(chosen.replicas) for _ in even.groups]
+    ends = list(accumulate(sizes))
+    return Topology({group: range(end - size, end) for group, end, size in zip(even.groups, ends, sizes, strict=True)})
 
 
 def conditions(rng: random.Random, chosen: Size, options: Options) -> Conditions:

@@ -89,6 +89,7 @@ class Elections(Checker):
         self._leading: dict[ProcessId, Ballot] = {}
         self._echoes: dict[ProcessId, _Echoes] = {}
         self._doubts: dict[ProcessId, tuple[int, Ballot, dict[ProcessId, int]]] = {}
+        self._resigning: dict[ProcessId, Ballot] = {}
 
     def on_life(self, node: Node) -> None:
         """What was told in an earlier life does not count."""
@@ -96,7 +97,7 @@ class Elections(Checker):
         self._echoes[node.pid] = _Echoes()
         self._joiners[node.pid] = {}
         self._positions[node.pid] = {}
-        for known in (self._judged, self._begun, self._acting, self._leading, self._doubts):
+        for known in (self._judged, self._begun, self._acting, self._leading, self._doubts, self._resigning):
             known.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
@@ -114,6 +115,10 @@ class Elections(Checker):
                 self._joiners[node.pid].setdefault(args[1].ballot, set()).add(args[0])
             elif kind == "Echo" and election.state == "leader" and args[1].ballot == election.promised:
                 self._judge_echo(node, args[0], election)
+            elif kind == "Doubt":
+                self._judge_agreed(node, election, args[0], args[2], sends)
+            elif getattr(args[1], "resigning", None) is not None and args[1].ballot == election.promised:
+                self._resigning[node.pid] = args[1].ballot if args[1].resigning else _NO_PAST
         elif handler == "on_peer_reset":
             for some in votes.values():
                 if some.portions.get(args[0], 0) > 0:
@@ -154,6 +159,19 @@ class Elections(Checker):
                 self._wrong(node, election.promised, f"campaigns when {sorted(recent)} have agreed")
         if detector._question != question or election.promised != ballot:
             self._doubts[pid] = detector._question, election.promised, {}
+
+    def _judge_agreed(self, node: Node, election: Any, asker: ProcessId, now: int, sends: Sends) -> None:
+        """Who agrees that the leader is missed misses it: it is silent, or has asked to be relieved in this ballot, or
+        asks itself."""
+        if not any(type(message).__name__ == "Agreed" for _, message, _ in sends):
+            return
+        if election.state == "leader":
+            misses = not election.has_majority or election.resigning
+        else:
+            relieved = self._resigning.get(node.pid) == election.promised
+            misses = relieved or asker == election.promised.leader or election.detector._timer.misses(now)
+        if not misses:
+            self._wrong(node, election.promised, f"agrees with process {asker}, and does not miss its leader")
 
     def _judge_told(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         """A vote, and a leader's state, hold all that they are to hold; but for a late vote, which only asks."""
@@ -271,7 +289,8 @@ def _paxos_of(protocol: Any) -> Any:
 
 
 class _Life:
-    """What a process without memory has been told in this life."""
+    """What a process without memory has been told in this life. forgetful: who had forgotten, too, as it knew when it
+    asked its present question, and in which life."""
 
     def __init__(self) -> None:
         self.reminded: set[ProcessId] = set()
@@ -281,7 +300,15 @@ class _Life:
         self.begun: dict[Ballot, int] = {}
         self.question = 0
         self.has_all = False
-        self.answers: dict[ProcessId, tuple[Ballot | None, int]] = {}
+        self.answers: dict[ProcessId, tuple[Ballot | None, int, int]] = {}
+        self.forgetful: dict[ProcessId, int] = {}
+
+    def ask(self, question: int) -> None:
+        """This is its question now; perhaps it was before."""
+        if question != self.question:
+            self.question = question
+            self.forgetful = {p: of for p, (ballot, _, of) in self.answers.items() if ballot is None}
+            self.answers.clear()
 
 
 class Returns(Checker):
@@ -296,6 +323,7 @@ class Returns(Checker):
         self._asked: dict[ProcessId, dict[int, int]] = {}
         self._losses: dict[ProcessId, int] = {}
         self._promised: dict[ProcessId, dict[Ballot, int]] = {}
+        self._named: dict[tuple[ProcessId, int], int] = {}
 
     def on_life(self, node: Node) -> None:
         self._lives[node.pid] = None
@@ -316,6 +344,7 @@ class Returns(Checker):
         if not protocol.is_member():
             if life is None:
                 life = self._lives[pid] = _Life()
+                life.ask(election.rejoin._question)
                 self._losses[pid] = self._losses.get(pid, 0) + 1
             if handler == "on_message":
                 self._hear(life, election.rejoin, node.world.topology.group_of[args[0]], args[0], args[1])
@@ -343,6 +372,10 @@ class Returns(Checker):
                 self.report("return", f"process {node.pid} names {message.ballot}, forgetful: {forgetful}")
             elif message.ballot is not None and message.ballot < known:
                 self.report("return", f"process {node.pid} names {message.ballot}, and knows of {known}")
+            if message.ballot is None:
+                number = self._numbers[node.pid]
+                if self._named.setdefault((node.pid, message.life), number) != number or not message.life:
+                    self.report("return", f"process {node.pid} names the life {message.life}, as in an earlier one")
             if message.reached < _reached(node.protocol):
                 self.report("return", f"process {node.pid} says to have {message.reached}, and has more")
         elif kind == "Reminder":
@@ -379,11 +412,12 @@ class Returns(Checker):
             life.states.setdefault(message.ballot, []).append(message.reach)
         elif kind == "Begun":
             life.begun.setdefault(message.ballot, message.upto)
-        elif kind == "Highest" and not life.has_all and message.question == rejoin._question:
-            if message.question != life.question:  # also a lower one, of a later life whose clock was set back
-                life.question = message.question
-                life.answers.clear()
-            life.answers[sender] = (message.ballot, message.reached)
+        elif kind == "Highest" and not life.has_all:
+            if message.question == rejoin._question:
+                life.ask(rejoin._question)
+            if message.question == life.question:
+                life.answers[sender] = (message.ballot, message.reached, message.life)
+            life.ask(rejoin._question)  # the last answer may have led to the next question
 
     def _judge(self, node: Node, election: Any, life: _Life) -> None:
         """It is a member again."""
@@ -420,13 +454,16 @@ class Returns(Checker):
         """All others have answered its last question, and a quorum of the group remembers."""
         others = [p for p in election.views.everybody if p != node.pid]
         silent = [p for p in others if p not in life.answers]
-        ballots = [ballot for ballot, _ in life.answers.values() if ballot is not None]
+        ballots = [ballot for ballot, *_ in life.answers.values() if ballot is not None]
+        unknown = [p for p, (ballot, _, of) in life.answers.items() if ballot is None and life.forgetful.get(p) != of]
+        if unknown:
+            self._wrong(node, f"and had not known, when it asked, that {unknown} had forgotten theirs, in these lives")
         if silent or len(ballots) < quorum_of(len(others) + 1):
             self._wrong(node, f"when {len(ballots)} have named ballots, and {silent} have not answered")
             return
         if election.rejoin.bound < max(ballots):
             self._wrong(node, f"with bound {tuple(election.rejoin.bound)}, others had promised {tuple(max(ballots))}")
-        if election.rejoin.reach < max(reached for _, reached in life.answers.values()):
+        if election.rejoin.reach < max(reached for _, reached, _ in life.answers.values()):
             self._wrong(node, f"with reach {election.rejoin.reach}, less than others had told")
 
     def _wrong(self, node: Node, text: str) -> None:

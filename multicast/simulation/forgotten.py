@@ -11,6 +11,8 @@
   leader alone hears them, and its group does not hear it: it delivers alone, and tells other groups. In some runs its
   group hears of that, too, but not what it was. It loses its disk and is a member again; then the same happens to its
   successor, and so on.
+- `both_lost`: of a group of five or more a minority lose their disks, one soon after the other, so that each asks some
+  who have forgotten, too; in some runs they begin another life before they are members again.
 
 Everything here may happen to a protocol that loses nothing of what it vouched for. In a part of the runs nothing else
 happens, so that nothing else undoes it.
@@ -30,10 +32,12 @@ from multicast.simulation.fault import Fault
 from multicast.simulation.world import Trap
 from multicast.types import ProcessId, Topology
 
-KINDS = ("unsynced", "rival", "handed_down")
+KINDS = ("unsynced", "rival", "handed_down", "both_lost")
 _COUNTS = {"unsynced": (2, 4, 8), "rival": (1, 1, 2), "handed_down": (1,)}
 _SHARE = 0.5
 _ALONE_SHARE = 0.6
+_LOST_SHARE = 0.5
+"""Of the runs with so large a group."""
 _POLL_US = 5_000
 _RETURN_LIMIT_US = 3_000_000
 """So long a `handed_down` waits for who lost its disk."""
@@ -61,6 +65,25 @@ def draw(
         at = rng.randrange(span_us // (4 if kind == "handed_down" else 2))
         planned.append(_draw_one(rng, kind, at, members, topology, specification))
     return planned, rng.random() < _ALONE_SHARE
+
+
+def draw_losses(
+    rng: random.Random, topology: Topology, span_us: int, specification: Specification
+) -> list[Fault]:
+    """Several disks that are lost at a time."""
+    large = [members for members in topology.groups.values() if len(members) > 4]
+    if not large or not specification.survives_lost_disk or rng.random() >= _LOST_SHARE:
+        return []
+    planned: list[Fault] = []
+    for _ in range(rng.choice((1, 2, 3))):
+        members = rng.choice(large)
+        victims = rng.sample(members, (len(members) - 1) // 2)
+        planned.append(Fault(
+            "both_lost", rng.randrange(span_us), rng.choice((8_000, 80_000, 400_000)), tuple(victims),
+            amount_us=rng.choice((0, 5_000, 20_000, 60_000)), cut_us=rng.choice((40_000, 200_000, 600_000)),
+            again=rng.choice((0, 1)),
+        ))  # fmt: skip
+    return planned
 
 
 def _draw_one(
@@ -116,6 +139,9 @@ class Forgotten:
             self._arm(fault.processes, [fault.tag], lambda *_: self._hold_syncs(fault), fault.sends)
         elif fault.kind == "rival":
             self._learn(fault)
+        elif fault.kind == "both_lost":
+            for place, pid in enumerate(fault.processes):
+                self._casualties.after(place * fault.amount_us, self._lose_one, fault, pid)
         else:
             self._wait_for_proposal(fault)
 
@@ -154,6 +180,25 @@ class Forgotten:
             self._world.slow_disk(pid, 0)
             self._world.crash(pid, keeps=False)
             self._casualties.after(back_us, self._world.restart, pid)
+
+    # -- both lost ----------------------------------------------------------------------------------------------------
+
+    def _lose_one(self, fault: Fault, victim: ProcessId) -> None:
+        world, casualties = self._world, self._casualties
+        if not world.nodes[victim].up or not casualties.may_lose_disk(victim, also=True):
+            return
+        casualties.count(fault)
+        casualties.lose_disk(victim)
+        casualties.after(fault.lasts_us, world.restart, victim)
+        if fault.again:
+            casualties.after(fault.lasts_us + fault.cut_us, self._begin_anew, victim)
+
+    def _begin_anew(self, victim: ProcessId) -> None:
+        """Another life, unless it is a member again."""
+        casualties = self._casualties
+        if self._world.nodes[victim].up and casualties.may_die(victim) and casualties.is_forgetful(victim):
+            self._world.crash(victim)
+            casualties.after(2_000, self._world.restart, victim)
 
     # -- unsynced -----------------------------------------------------------------------------------------------------
 

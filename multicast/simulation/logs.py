@@ -138,10 +138,15 @@ class ReplicatedLogs(Decisions):
         self._references = {group: _Reference() for group in topology.groups}
         self._compared: dict[ProcessId, int] = {}
         self._applied: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
+        self._positions: dict[tuple[GroupId, bytes], int] = {}
 
     def on_life(self, node: Node) -> None:
         super().on_life(node)
         self._compared[node.pid] = -1
+
+    def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
+        if delivery.stage == FINAL:
+            self._positions[self.topology.group_of[node.pid], delivery.note] = delivery.position
 
     def decided(self, node: Node, instance: int, values: list[bytes]) -> None:
         self._references[self.topology.group_of[node.pid]].take(instance, values)
@@ -181,11 +186,15 @@ class ReplicatedLogs(Decisions):
             instance, _ = reference.assigned.get(local, (log.instance + 1, b""))
             if entry.logged != (instance <= log.instance):
                 self._wrong(node, f"{local} is logged: {entry.logged}; it is in instance {instance}")
+        group = self.topology.group_of[node.pid]
+        for local, (instance, message_id) in reference.assigned.items():
+            if instance > log.instance or local in log.entries:
+                continue
+            position = self._positions.get((group, local.encode()))
+            if position is None or position > deliveries.position:
+                self._wrong(node, f"it lacks {message_id.hex()} at {local} from instance {instance}")
         if node.protocol.options.dedup_window_us:
             return
-        for local, (instance, message_id) in reference.assigned.items():
-            if instance <= log.instance and local not in log.entries and deliveries.known(message_id) is None:
-                self._wrong(node, f"it lacks {message_id.hex()} at {local} from instance {instance}")
         for local, (instance, final) in reference.finals.items():
             held = log.entries.get(local)
             if instance <= log.instance and held is not None and held.final != final:

@@ -122,6 +122,9 @@ class Run:
         self.size = drawing.size(name, seed, settings.size)
         self.storm = settings.profile == "faults" and rng.random() < 0.4
         self.topology = drawing.topology(rng, self.size, protocol, settings.groups, settings.replicas)
+        if settings.groups is None and settings.replicas is None:
+            own = random.Random(f"{name}/{seed}/uneven")
+            self.topology = drawing.uneven(own, self.size, protocol, self.topology)
         self.messages = settings.messages or rng.choice(self.size.messages)
         self.span_us = rng.choice(self.size.storm_spans if self.storm else self.size.spans)
         if self.messages > self.size.messages[-1]:
@@ -131,6 +134,7 @@ class Run:
         self._changes = joins.draw(own, self.size, self.topology, self.span_us, self.specification) if faulty else []
         self.topology = joins.with_spares(self.topology, self._changes)
         self.options = self._draw_options()
+        self._kept = random.Random(f"{name}/{seed}/kept").choice(self.size.kept)
         self.world = World(
             self.topology,
             self._make_process,
@@ -195,6 +199,8 @@ class Run:
         planned += faults.draw_gaps(gaps, self.topology, span_us, self.specification)
         own = random.Random(f"{self.specification.name}/{self.seed}/forgotten")
         more, alone = forgotten.draw(own, self.topology, span_us, self.specification)
+        own = random.Random(f"{self.specification.name}/{self.seed}/losses")
+        more += forgotten.draw_losses(own, self.topology, span_us, self.specification)
         planned = more if alone else planned + more
         planned = [] if self._late_alone else planned
         if self._changes:
@@ -207,13 +213,19 @@ class Run:
     ) -> tuple[MulticastProtocol, Application]:
         reader = Reader(pid, self.reads)
         reader.position = self.dropping.held(pid)
-        return self.protocol(pid, topology_of(self.topology, pid), self.options, rng), reader
+        return self._process(pid, rng), reader
 
     def _spare(self, pid: ProcessId, rng: random.Random) -> tuple[MulticastProtocol, Application]:
         """For `RecoveryCheck`."""
         application = Application()
         application.position = self.dropping.held(pid)
-        return self.protocol(pid, topology_of(self.topology, pid), self.options, rng), application
+        return self._process(pid, rng), application
+
+    def _process(self, pid: ProcessId, rng: random.Random) -> MulticastProtocol:
+        process: Any = self.protocol(pid, topology_of(self.topology, pid), self.options, rng)
+        if self._kept and hasattr(process, "member"):
+            process.member._truncation.kept = self._kept
+        return process  # type: ignore[no-any-return]
 
     def _plan_reads(self) -> None:
         """In some runs of a protocol that has them."""
@@ -315,7 +327,7 @@ class Run:
         return Outcome(
             protocol=self.specification.name,
             seed=self.seed,
-            topology=f"{len(self.topology.groups)}x{len(next(iter(self.topology.groups.values())))}",
+            topology=self._shape(),
             digest=world.digest(),
             simulated_us=world.now - EPOCH_US,
             wall_s=time.process_time() - started,
@@ -327,6 +339,11 @@ class Run:
             violations=list(world.violations),
             options=drawing.changed_options(self.options),
         )
+
+    def _shape(self) -> str:
+        """How many groups of which size."""
+        sizes = [len(members) for members in self.topology.groups.values()]
+        return f"{len(sizes)}x{sizes[0]}" if len(set(sizes)) == 1 else "+".join(map(str, sizes))
 
     def _execute(self) -> None:
         world = self.world

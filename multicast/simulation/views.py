@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.simulation.checkers import Checker
 from multicast.simulation.logs import Decisions, Sends
-from multicast.types import ProcessId, Topology, quorum_of
+from multicast.types import ProcessId, Topology, is_majority, quorum_of
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -82,6 +82,57 @@ class Views(Decisions):
     def _wrong(self, node: Node, text: str) -> None:
         record: Any = node.protocol.record  # type: ignore[attr-defined]
         self.report("view", f"process {node.pid} in view {record.number} {text}")
+
+
+class Flushes(Checker):
+    """A flush begins only when a quorum of every group lives, as far as its coordinator knows: who has stopped for one
+    that cannot end says nothing any more in a view that might have gone on."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._groups = topology.groups
+        self._states: dict[ProcessId, str] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._states.pop(node.pid, None)
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        protocol: Any = node.protocol
+        coordinator = protocol.coordinator
+        before, self._states[node.pid] = self._states.get(node.pid), coordinator.state
+        if coordinator.state != "flushing" or before == "flushing":
+            return
+        since, reached = args[-2] - protocol.options.election_timeout_us, coordinator.reached
+        lately = {p for p, at in coordinator.heard.items() if min(at, reached.get(p, since)) > since} | {node.pid}
+        for group, members in self._groups.items():
+            if not is_majority(members, lately):
+                text = f"process {node.pid} flushes view {protocol.record.number}, and of group {group}"
+                self.report("view", f"{text} only {sorted(lately.intersection(members))} live")
+
+
+class Orders(Checker):
+    """Who has come as far in the order of a view has come to the same time: what one forgets of it, or takes over from
+    another one, would give other timestamps to all that follows."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._times: dict[tuple[int, tuple[int, ...], int], tuple[int, ProcessId]] = {}
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        protocol: Any = node.protocol
+        order, record = protocol.order, protocol.record
+        if not record.complete:
+            return
+        time, other = self._times.setdefault(
+            (record.number, tuple(order.ordered), order.early), (protocol.time, node.pid)
+        )
+        if time != protocol.time:
+            text = f"has ordered {order.ordered} of view {record.number} at {protocol.time}, process {other} at {time}"
+            self.report("view", f"process {node.pid} {text}")
 
 
 class SafeCasts(Checker):

@@ -51,6 +51,21 @@ def test_most_seeds_are_small_and_the_size_can_be_fixed() -> None:
     assert drawn.span_us == fixed.span_us
 
 
+def test_in_a_part_of_the_tight_worlds_groups_have_different_sizes() -> None:
+    """In no small one; nor where the user says how large they are, or groups are of one process."""
+    protocol = registry.load("quasi_genuine")
+    tight = [Run(protocol, seed, Settings(size="tight")).topology.groups for seed in range(60)]
+    sizes = [{len(members) for members in groups.values()} for groups in tight]
+    assert 5 < sum(len(some) > 1 for some in sizes) < 30
+    assert all([p for some in groups.values() for p in some] == [*range(sum(map(len, groups.values())))]
+               for groups in tight)  # fmt: skip
+    fixed = [Run(protocol, seed, Settings(size="tight", groups=2, replicas=3)).topology.groups for seed in range(20)]
+    assert all(groups == GRID.groups for groups in fixed)
+    for name, size in (("quasi_genuine", "small"), ("skeen", "tight")):
+        runs = [Run(registry.load(name), seed, Settings(size=size)).topology.groups for seed in range(20)]
+        assert all(len({len(members) for members in groups.values()}) == 1 for groups in runs)
+
+
 def test_in_tight_worlds_groups_change_and_limits_are_met() -> None:
     """In the others seldom; and it is drawn only when it is asked for."""
     protocol = registry.load("primcast")

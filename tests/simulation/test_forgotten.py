@@ -41,8 +41,20 @@ def _draws_only(kind: str, protocol: type[WhiteBox], seed: int) -> bool:
     return {fault.kind for fault in Run(protocol, seed, SMALL).draw_faults()} == {kind}
 
 
+def test_a_minority_of_a_large_group_loses_its_disks_at_a_time() -> None:
+    """More than one; no other group does, and nobody who does not survive that."""
+    for name, replicas, most in (("white_box", 5, 2), ("quasi_genuine", 7, 3), ("white_box", 4, 0), ("toto", 5, 0)):
+        specification, topology = registry.load(name).specification, Topology.grid(2, replicas)
+        drawn = [forgotten.draw_losses(random.Random(n), topology, 4_000_000, specification) for n in range(20)]
+        victims = [fault.processes for faults in drawn for fault in faults]
+        assert {len(some) for some in victims} == ({most} if most else set())
+        assert all(len({topology.group_of[p] for p in some}) == 1 for some in victims)
+        assert not most or any(not faults for faults in drawn)
+
+
 def test_only_who_survives_a_lost_disk_hands_losses_down() -> None:
-    for name, kinds in (("white_box", {*forgotten.KINDS}), ("toto", {"unsynced", "rival"}), ("skeen", {"unsynced"})):
+    three = {*forgotten.KINDS} - {"both_lost"}
+    for name, kinds in (("white_box", three), ("toto", {"unsynced", "rival"}), ("skeen", {"unsynced"})):
         specification = registry.load(name).specification
         topology = TOPOLOGY if specification.fault_tolerant else Topology.grid(3, 1)
         drawn = {
