@@ -19,7 +19,7 @@ from multicast.simulation.reigns import BarrierReigns, PrimCastReigns, Reigns, R
 from multicast.simulation.remembered import Remembered
 from multicast.simulation.timers import Patience, Portions, Timers
 from multicast.simulation.transfers import Transfers
-from multicast.simulation.views import Flushes, Orders, Reveals, SafeCasts, Views
+from multicast.simulation.views import Finishes, Flushes, Orders, Reveals, SafeCasts, Views
 from multicast.simulation.watermarks import GroupWatermarks, Watermarks
 from multicast.types import FINAL, AppMessage, GroupId, MessageId, ProcessId, Timestamp, Topology, created_us
 
@@ -352,7 +352,7 @@ CHECKERS: dict[str, tuple[type[Any], ...]] = {
     "skeen": (GroupWatermarks, *_OF_EACH),
     "white_box": (WhiteBoxInvariants, WhiteBoxReigns, Watermarks, GroupWatermarks, *_OF_EACH),
     "primcast": (PrimCastReigns, Horizons, Watermarks, GroupWatermarks, *_OF_EACH),
-    "toto": (Views, Flushes, Orders, Reveals, SafeCasts, Reigns, Transfers, Portions, *_OF_EACH),
+    "toto": (Views, Flushes, Finishes, Orders, Reveals, SafeCasts, Reigns, Transfers, Portions, *_OF_EACH),
     "ft_skeen": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Transfers, Portions, *_OF_EACH),
     "fastcast": (ReplicatedLogs, ReplicatedReigns, GroupWatermarks, Transfers, Portions, *_OF_EACH),
     "quasi_genuine": (Streams, BarrierReigns, GroupWatermarks, Transfers, Portions, *_OF_EACH),

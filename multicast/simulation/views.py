@@ -86,7 +86,7 @@ class Views(Decisions):
 
 class Flushes(Checker):
     """A flush begins only when a quorum of every group lives, as far as its coordinator knows: who has stopped for one
-    that cannot end says nothing any more in a view that might have gone on."""
+    that cannot end says nothing any more in a view that might have gone on. Who lives knows the view."""
 
     watches_protocol = True
 
@@ -94,14 +94,20 @@ class Flushes(Checker):
         super().__init__()
         self._groups = topology.groups
         self._states: dict[ProcessId, str] = {}
+        self._heard: dict[ProcessId, dict[ProcessId, int]] = {}
 
     def on_life(self, node: Node) -> None:
         self._states.pop(node.pid, None)
+        self._heard.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         protocol: Any = node.protocol
         coordinator = protocol.coordinator
         before, self._states[node.pid] = self._states.get(node.pid), coordinator.state
+        heard, self._heard[node.pid] = self._heard.get(node.pid, {}), {**coordinator.heard}
+        stray = handler == "on_message" and type(args[1]).__name__ == "Alive" and args[1].view != protocol.record.number
+        if stray and coordinator.heard.get(args[0]) != heard.get(args[0]):
+            self.report("view", f"process {node.pid} takes {args[0]}, of view {args[1].view}, for one of its own")
         if coordinator.state != "flushing" or before == "flushing":
             return
         since, reached = args[-2] - protocol.options.election_timeout_us, coordinator.reached
@@ -110,6 +116,77 @@ class Flushes(Checker):
             if not is_majority(members, lately):
                 text = f"process {node.pid} flushes view {protocol.record.number}, and of group {group}"
                 self.report("view", f"{text} only {sorted(lately.intersection(members))} live")
+
+
+class Finishes(Checker):
+    """Who has entered a view by its decision keeps that, as whole groups may lack it and nobody there can give them a
+    state; has finished the one before by itself, if its coordinator has counted on that, which it does of a quorum of
+    every group; and goes on with all that it has multicast and not delivered."""
+
+    watches_protocol = True
+
+    def __init__(self, topology: Topology):
+        super().__init__()
+        self._groups = topology.groups
+        self._counted: dict[bytes, set[ProcessId]] = {}
+        self._proposed: dict[ProcessId, set[ProcessId]] = {}
+        self._views: dict[ProcessId, int] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._views.pop(node.pid, None)
+        self._proposed.pop(node.pid, None)
+
+    def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        protocol: Any = node.protocol
+        record, paxos = protocol.record, protocol.paxos
+        self._note(node, protocol.coordinator, args[-2], sends)
+        before = self._views.get(node.pid)
+        self._views[node.pid] = record.number
+        if before in (None, record.number):
+            return
+        self._judge_mine(node, protocol)
+        if handler == "on_message" and type(args[1]).__name__ == "State":
+            return
+        decided = paxos.instances.accepted.get(record.instance)
+        if decided is None:
+            self._wrong(node, "has dropped the decision of its view, which others may lack")
+        elif not record.complete and any(node.pid in self._counted.get(value, ()) for value in decided[1]):
+            self._wrong(node, "could not finish the view before by itself, though that was counted on")
+
+    def _note(self, node: Node, coordinator: Any, now: int, sends: Sends) -> None:
+        """Whose answers count for the view that is proposed: those that are there when it is."""
+        pid = node.pid
+        if coordinator.state != "proposed":
+            self._proposed.pop(pid, None)
+            return
+        if pid not in self._proposed:
+            whole = self._proposed[pid] = self._whole(coordinator.gathering, coordinator._responsive(now))
+            for group, members in self._groups.items():
+                if not is_majority(members, whole):
+                    self._wrong(node, f"proposes the next one, and of group {group} only {sorted(whole)} can finish it")
+        for _, message, _ in sends:
+            for value in message.values if type(message).__name__ == "Accept" else ():
+                self._counted.setdefault(value, self._proposed[pid])
+
+    @staticmethod
+    def _whole(gathering: Any, alive: list[ProcessId]) -> set[ProcessId]:
+        """Who lives, has answered, and can finish the view by itself: who is outside it has what is kept no more."""
+        replies = {p: gathering.replies[p] for p in alive if p in gathering.replies}
+        bases = [reply.base for p, reply in replies.items() if p in gathering.members]
+        kept = [min(some) for some in zip(*bases, strict=True)]
+        return {
+            p for p, reply in replies.items()
+            if reply.complete and (p in gathering.members or all(map(int.__le__, kept, reply.held)))
+        }  # fmt: skip
+
+    def _judge_mine(self, node: Node, protocol: Any) -> None:
+        waiting = {message.id for message in protocol._queue}
+        waiting.update(message.id for cast in protocol.view.everything() for message in cast.messages)
+        if lost := protocol._mine.keys() - waiting:
+            self._wrong(node, f"does not go on with {min(lost).hex()}, which it has multicast")
+
+    def _wrong(self, node: Node, text: str) -> None:
+        self.report("view", f"process {node.pid} in view {node.protocol.record.number} {text}")  # type: ignore[attr-defined]
 
 
 class Orders(Checker):

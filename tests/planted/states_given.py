@@ -68,6 +68,21 @@ class TimeOfTheViewForgotten(Toto):
     """Who comes back keeps in memory only at which time the view began: after a restart its time is another one."""
 
 
+@rewrite("_enter", "truncate(min(self.record.instance,", "truncate(min(record.instance,")
+class DecisionDropped(Toto):
+    """Who enters a view drops the decision that made it: a group of which nobody has heard it could never enter."""
+
+
+@rewrite("_on_alive", "alive.view == self.record.number", "alive.view <= self.record.number")
+class LivesInThePast(Toto):
+    """Who knows only an earlier view counts as living: its coordinator waits for the answers of one who has none."""
+
+
+@rewrite("_enter", "deque(self._mine.values())", "deque(m for m in self._mine.values() if m in self._queue)")
+class CastOnlyOnce(Toto):
+    """What a member has cast in a view whose cut lacks it is not cast again, if it was not waiting to be."""
+
+
 # -- who leads --------------------------------------------------------------------------------------------------------
 
 
