@@ -103,4 +103,4 @@ def test_only_who_has_all_connections_takes_over_from_who_asks_to_be_relieved() 
             member.detector.heard(now, resigning=True)
             member.pass_time(now)
     assert unfit.detector._question == 0 and fit.detector._question > 0  # it has asked, as soon as it might
-    assert fit.campaigns == [] and FIRST == fit.election.promised
+    assert fit.campaigns == [] and fit.election.promised == FIRST
