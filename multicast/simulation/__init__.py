@@ -43,6 +43,7 @@ Checks
     horizons      what a PrimCast process counts on, majorities have said, and it is so
     reigns        does what was known in one ballot go with it?
     logs          does a group's log amount to the same at all of its members?
+    transfers     is the state that is asked for taken from one peer after another, and kept?
     views         does who has stopped, or is incomplete, in a ToTo view keep to it?
     vouching      is on disk what a process vouches for, and does no message overtake another?
     watermarks    has a majority of a group what other groups hear that the group has?
