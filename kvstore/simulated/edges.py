@@ -40,6 +40,8 @@ from multicast.types import ZERO, Timestamp
 EDGERS, PAGERS = 2, 3
 PAUSE_US_MAX = 5_000
 """Of those who read pages."""
+ALL_AT_ONCE = 0.15
+"""Of what they read so much is everything."""
 ONE_PAGE = 0.7
 """So many read no further than the first."""
 BELIEVES = 0.5
@@ -183,13 +185,45 @@ class Edger(Client):
 
 
 class Pager(PastReader):
-    """A client that reads all pages of a range: the first one as fresh as may be asked, the others at its version."""
+    """A client that reads pages of a range: the first one as fresh as may be asked, the others at its version; and all
+    keys at a version at once."""
 
     def __init__(self, workload: Workload, rng: random.Random, asked: list[AskedAt]):
         super().__init__(workload, rng, asked)
         self._pause_us = PAUSE_US_MAX
 
     def _choose(self) -> None:
+        if self._rng.random() < ALL_AT_ONCE:
+            self._read_all()
+        else:
+            self._read_page()
+
+    def _read_all(self) -> None:
+        """More than one replica is asked for at once."""
+        rng, workload = self._rng, self._workload
+        told = [op.result.version for op in workload.history.operations.values() if op.result is not None]
+        if not told:
+            self.go_on()
+            return
+        version = rng.choice(told[-5:])
+        gets = [Get(key) for key in (*workload.accounts, *workload.keys, *BESIDE)]
+        wanted: list[Get | Range] = [*gets, Range(b"key/", rng.randint(1, 6)), Range(b"", 100, keys_only=True)]
+        rng.shuffle(wanted)
+        open_ = [True]
+
+        def answered(answer: Any) -> None:
+            if open_[0] and isinstance(answer, Answered):
+                results = zip(wanted, answer.result.results, strict=True)
+                self._asked.extend([AskedAt(version, operation, result) for operation, result in results])
+            if open_[0]:
+                open_[0] = False
+                self.go_on()
+
+        asked = Execute(NO_ID, Transaction(success=tuple(wanted)), version)
+        self._world.request(rng.choice(self._world.topology.processes), asked, answered)
+        self._world.after(TIMEOUT_US, lambda: answered(None))
+
+    def _read_page(self) -> None:
         rng = self._rng
         scan = Range(rng.choice((b"", b"account/", b"key/")), rng.choice((1, 3, 5)), reverse=rng.random() < 0.3)
         asked = Execute(NO_ID, Transaction(success=(scan,)), paged=True)

@@ -10,6 +10,7 @@ from kvstore.api.model import Get, Range, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Refused
 from kvstore.core.shards import TELL_US
+from kvstore.core.versions import ASKED_AT_ONCE
 from kvstore.simulated.clients import Workload
 from multicast.types import ZERO, ProcessId, Timestamp, new_message_id
 
@@ -24,10 +25,12 @@ def judge(workload: Workload, seed: str) -> None:
     up = [pid for pid in world.topology.processes if world.node(pid).up and world.belongs(pid)]
     one, pair = Transaction(success=(Get(rng.choice(workload.keys)),)), tuple(map(Get, workload.accounts[:2]))
     several = Transaction(success=(*pair, Range(b"key/", 3)))
+    many = Transaction(success=tuple([Get(b"many/%d" % number) for number in range(4 * ASKED_AT_ONCE)]))
     newest = max([store.complete_to for store in workload.cluster.stores.values()], default=ZERO)
     asked: list[Execute | Follow] = [
         Execute(NO_ID, one), Execute(NO_ID, several), Execute(NO_ID, one, None, "stale", 1_000),
-        Execute(NO_ID, several, None, "snapshot"), Execute(NO_ID, several, newest), Follow(None),
+        Execute(NO_ID, several, None, "snapshot"), Execute(NO_ID, several, newest), Execute(NO_ID, many, newest),
+        Follow(None),
     ]  # fmt: skip
     for question in asked:
         answer = _ask(workload, rng.choice(up), question)

@@ -17,6 +17,7 @@ from kvstore.core.log import Log
 from kvstore.core.moves import Moves
 from kvstore.core.plans import LocalPlan
 from kvstore.core.rights import Rights
+from kvstore.core.versions import Versions
 from kvstore.simulated.settings import Settings
 from kvstore.storage.history import Past
 from kvstore.storage.store import Store
@@ -113,6 +114,11 @@ class AttachedForEver(Store):
     """What is noted of a key that was attached to a lease stays when the key goes, or is written without one."""
 
 
+@rewrite("on_found", "if not asked.asking:", "if False:")
+class FirstOnesAreRead(Versions):
+    """Of many keys at a version no more are read than are asked for at once."""
+
+
 class PastIsNew(Past):
     """A key is read at a version as if it had been created when it was written."""
 
@@ -174,13 +180,14 @@ PLANTED_IN_STORE = (
     Planted("another_reason", "serial execution", core=AnotherReason, settings=TWO_SHARDS),
     Planted("created_by_the_move", "rows", core=CreatedByTheMove, settings=MOVES),
     Planted("attached_for_ever", "rows", store=AttachedForEver, settings=MOVES),
-    Planted("behind_is_forgetful", "answers", core=BehindIsForgetful, settings=BEHIND),
+    Planted("behind_is_forgetful", "", core=BehindIsForgetful, settings=BEHIND),
     Planted("older_than_its_shard", "", core=OlderThanItsShard, settings=BEHIND),
     Planted("nothing_deleted_before", "books", core=NothingDeletedBefore, settings=TWO_SHARDS),
     Planted("lives_ten_times", "books", core=LivesTenTimes, settings=LEASES),
     Planted("revoked_unnoticed", "", core=RevokedUnnoticed, settings=LEASED_SHARDS),
     Planted("newer_unnoticed", "votes", core=NewerUnnoticed, settings=BOUNDS),
     Planted("past_is_new", "rows", core=PastIsNew, settings=PAST),
+    Planted("first_ones_are_read", "idle", core=FirstOnesAreRead, settings=TWO_SHARDS),
     Planted("first_role_counts", "serial execution", core=FirstRoleCounts, settings=RIGHTS),
     Planted("begins_within", "serial execution", core=BeginsWithin, settings=RIGHTS),
 )
