@@ -50,12 +50,14 @@ class Horizons(Checker):
         self._clocks: dict[ProcessId, int] = {}
         self._quorum_clocks: dict[ProcessId, int] = {}
         self._epochs: dict[ProcessId, Ballot] = {}
+        self._told: dict[ProcessId, dict[Ballot, set[tuple[int, int]]]] = {}
         self._acknowledged: dict[tuple[MessageId, GroupId, int], dict[Ballot, set[ProcessId]]] = {}
 
     def on_life(self, node: Node) -> None:
         self._known.pop(node.pid, None)
         self._quorum_clocks[node.pid] = 0
         self._epochs.pop(node.pid, None)
+        self._told[node.pid] = {}
 
     def on_handled(
         self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
@@ -63,7 +65,14 @@ class Horizons(Checker):
         protocol: Any = node.protocol
         pid, clocks = node.pid, protocol.clocks
         self._clocks[pid] = max(self._clocks.get(pid, 0), protocol.clock.value)
+        if handler == "on_message" and hasattr(args[1], "clock") and hasattr(args[1], "length"):
+            self._hear(pid, args[0], args[1])
         if clocks.epoch != self._epochs.get(pid):
+            told = self._told[pid].get(clocks.epoch, set())
+            self._told[pid] = {epoch: some for epoch, some in self._told[pid].items() if epoch >= clocks.epoch}
+            if clocks._report != (0, 0) and clocks._report not in told:
+                text = f"process {pid} counts in {tuple(clocks.epoch)} on what an earlier primary has told of its clock"
+                self.report("horizon", text)
             self._epochs[pid] = clocks.epoch
             reached = reached_by_majority(clocks._clocks.values())
             if clocks.quorum_clock < reached:
@@ -94,6 +103,12 @@ class Horizons(Checker):
             self._judge_horizon(node, protocol, before, now)
             same = before is not None and before.epoch == epoch
             self._judge_holes(node, protocol, range(before.length if before is not None and same else 0, now.length))
+
+    def _hear(self, pid: ProcessId, sender: ProcessId, message: Any) -> None:
+        """What a primary has told of its clock, and of T's length by then."""
+        epoch = message.epoch if hasattr(message, "epoch") else message.ballot
+        if sender == epoch.leader:
+            self._told[pid].setdefault(epoch, set()).add((message.clock, message.length))
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         if replay or delivery.stage != FINAL or delivery.expired or delivery.installed_from is not None:

@@ -216,10 +216,12 @@ class Streams(Decisions):
         self._said: dict[ProcessId, dict[GroupId, int]] = {p: {} for p in topology.processes}
         self._learned: dict[ProcessId, dict[GroupId, int]] = {}
         self._delivered: dict[ProcessId, set[bytes]] = {}
+        self._announced: dict[ProcessId, tuple[Ballot, int]] = {}
 
     def on_life(self, node: Node) -> None:
         super().on_life(node)
         self._delivered[node.pid] = set()
+        self._announced.pop(node.pid, None)
         self._seen[node.pid] = (-1, -1, {})
         self._learned[node.pid] = {}
 
@@ -229,6 +231,7 @@ class Streams(Decisions):
             if type(message).__name__ == "Ack":
                 said, source = self._said[node.pid], self.topology.group_of[to[0]]
                 said[source] = max(said.get(source, 0), message.number)
+        self._check_announced(node, sends)
         self._check_learned(node)
         stream: Any = node.protocol.stream  # type: ignore[attr-defined]
         channels: Any = node.protocol.channels  # type: ignore[attr-defined]
@@ -261,6 +264,21 @@ class Streams(Decisions):
             known.add(name)
         elif name in known and not node.protocol.options.dedup_window_us:
             self._wrong(node, f"it delivers {name.hex()} early, which it has delivered finally")
+
+    def _check_announced(self, node: Node, sends: Sends) -> None:
+        """Who tells other groups up to where it knows all to be decided as it announced it knows nothing else."""
+        members = node.protocol.paxos.members  # type: ignore[attr-defined]
+        proposed, values = self._proposed.get(members, {}), self._values.get(members, {})
+        for _, message, _ in sends:
+            if type(message).__name__ != "Proposed":
+                continue
+            ballot, upto = self._announced.get(node.pid, (message.ballot, 0))
+            first = upto + 1 if ballot == message.ballot else 1
+            self._announced[node.pid] = message.ballot, max(message.decided, first - 1)
+            for instance in range(first, message.decided + 1):
+                announced = proposed.get((message.ballot, instance))
+                if announced is not None and values.get(instance, announced) != announced:
+                    self._wrong(node, f"it calls instance {instance} decided as it proposed it, in {ballot.text}")
 
     def _check_learned(self, node: Node) -> None:
         """What is taken for decided in another group is so."""

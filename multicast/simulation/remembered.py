@@ -40,6 +40,7 @@ class Remembered(Checker):
         self._sizes: dict[ProcessId, tuple[int, int]] = {}
         self._begun: dict[ProcessId, int] = {}
         self._old: dict[ProcessId, set[MessageId]] = {}
+        self._forgotten: dict[ProcessId, int] = {}
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         message_id = delivery.message.id
@@ -54,6 +55,8 @@ class Remembered(Checker):
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         pid, known, entries = node.pid, _log_of(node)._known, getattr(node.protocol, "entries", None)
+        if handler != "on_start":
+            self._forgotten[pid] = _log_of(node)._forgotten
         if args[-1].settlements:
             self._judge_settled(node, args[-1].settlements)
         if handler == "on_tick" and node.engine._batch.number % _LOOK_EVERY == 0:
@@ -65,6 +68,8 @@ class Remembered(Checker):
         if handler == "on_start":
             self._begun[pid] = _log_of(node).timestamp.time
             self._old.pop(pid, None)
+            if max(0, _log_of(node)._forgotten) < self._forgotten.get(pid, 0) and not node.lost:
+                self._wrong(node, "does not know up to when it has forgotten what it delivered")
             self._known[pid] = {i: at for i, (at, _) in known.items() if i in self._delivered}
             self._kept[pid] = {i for i in self._known[pid] if entries is not None and i in entries}
             return

@@ -55,8 +55,10 @@ class Transfers(Checker):
     def _judge_kept(self, node: Node, protocol: Any, sender: ProcessId, state: Any) -> None:
         """A state that is whole, and is not taken over at once, waits for the deliveries before it."""
         if hasattr(protocol, "record"):
-            lacks = protocol.record.number == state.number and not protocol.record.complete
-            if lacks and protocol._target is not state:
+            record, view = protocol.record, protocol.view
+            outside = view.me is None and record.stopped  # it may still learn how far the order has come
+            lacks = not record.complete or (outside and any(map(int.__gt__, state.order.ordered, view.held)))
+            if record.number == state.number and lacks and protocol._target is not state:
                 self._wrong(node, f"does not keep the state that process {sender} gives it")
             return
         portions = self._portions[node.pid]

@@ -27,6 +27,8 @@ _JUDGED_MIN = 12
 """So many casts of a view are worth a judgement; then half as many again."""
 _REVEALS = 4
 """So many ways of revealing them are tried."""
+_SOON_BEATS = 4
+"""So many heartbeats later a coordinator has looked at who lives."""
 
 
 class Views(Decisions):
@@ -95,8 +97,10 @@ class Flushes(Checker):
         self._groups = topology.groups
         self._states: dict[ProcessId, str] = {}
         self._heard: dict[ProcessId, dict[ProcessId, int]] = {}
+        self._stops: dict[ProcessId, dict[tuple[int, Any], int]] = {}
 
     def on_life(self, node: Node) -> None:
+        self._stops.pop(node.pid, None)
         self._states.pop(node.pid, None)
         self._heard.pop(node.pid, None)
 
@@ -108,14 +112,39 @@ class Flushes(Checker):
         stray = handler == "on_message" and type(args[1]).__name__ == "Alive" and args[1].view != protocol.record.number
         if stray and coordinator.heard.get(args[0]) != heard.get(args[0]):
             self.report("view", f"process {node.pid} takes {args[0]}, of view {args[1].view}, for one of its own")
+        self._judge_stop(node, handler, args)
         if coordinator.state != "flushing" or before == "flushing":
             return
-        since, reached = args[-2] - protocol.options.election_timeout_us, coordinator.reached
-        lately = {p for p, at in coordinator.heard.items() if min(at, reached.get(p, since)) > since} | {node.pid}
+        lately = self._lately(node, args[-2])
         for group, members in self._groups.items():
             if not is_majority(members, lately):
                 text = f"process {node.pid} flushes view {protocol.record.number}, and of group {group}"
                 self.report("view", f"{text} only {sorted(lately.intersection(members))} live")
+
+    @staticmethod
+    def _lately(node: Node, now: int) -> set[ProcessId]:
+        """Who lives, as far as this coordinator knows."""
+        protocol: Any = node.protocol
+        since, reached = now - protocol.options.election_timeout_us, protocol.coordinator.reached
+        heard = protocol.coordinator.heard.items()
+        return {p for p, at in heard if min(at, reached.get(p, since)) > since} | {node.pid}
+
+    def _judge_stop(self, node: Node, handler: str, args: tuple[Any, ...]) -> None:
+        """Who has heard that somebody has stopped goes on with the flush, soon."""
+        protocol: Any = node.protocol
+        paxos, now, view = protocol.paxos, args[-2], (protocol.record.number, protocol.paxos.promised)
+        told = args[1] if handler == "on_message" and type(args[1]).__name__ == "Alive" else None
+        if told is not None and told.stopped and told.view == view[0]:
+            self._stops.setdefault(node.pid, {}).setdefault(view, now)
+        since = self._stops.get(node.pid, {}).get(view)
+        if since is None:
+            return
+        lately, watches = self._lately(node, now), protocol.coordinator.state == "watching"
+        enough = all(is_majority(members, lately) for members in self._groups.values())
+        if not (paxos.leading and paxos.idle and not paxos.stranded and watches and enough):
+            self._stops[node.pid] = {view: now}
+        elif handler == "on_tick" and now > since + _SOON_BEATS * protocol.options.heartbeat_us:
+            self.report("view", f"process {node.pid} has heard that who is in view {view[0]} has stopped, and watches")
 
 
 class Finishes(Checker):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import msgspec
 
 from multicast.parts.coordinator import Coordinator
+from multicast.parts.delivered import DeliveredLog
 from multicast.parts.detector import FailureDetector
+from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import GroupLog
 from multicast.parts.rejoin import Rejoin
 from multicast.parts.transfer import StateTransfer
@@ -81,6 +83,31 @@ class LivesInThePast(Toto):
 @rewrite("_enter", "deque(self._mine.values())", "deque(m for m in self._mine.values() if m in self._queue)")
 class CastOnlyOnce(Toto):
     """What a member has cast in a view whose cut lacks it is not cast again, if it was not waiting to be."""
+
+
+@rewrite("hear", "self._stop_seen = self._stop_seen or alive.stopped", "pass", part=Coordinator)
+class OthersFlushLeft(Toto):
+    """A coordinator that has not stopped itself does not go on with a flush that another one has begun."""
+
+
+@rewrite("_is_ahead", "outside and any(", "outside and all(")
+class SeldomAhead(Toto):
+    """Who is outside a stopped view takes over how far the order has come only if it has, for every member."""
+
+
+# -- what counts no more, or still ------------------------------------------------------------------------------------
+
+
+@rewrite("restore", "self._forgotten = (self.timestamp.time - 2 * self._window_us) // self._bucket_us", "pass",
+         part=DeliveredLog)  # fmt: skip
+class ForgottenIsForgotten(WhiteBox):
+    """After a restart a process does not know that it has forgotten old deliveries."""
+
+
+@rewrite("begin", "self.leader_clock, self._report = leader_clock, (0, 0)", "self.leader_clock = leader_clock",
+         part=GroupClocks)  # fmt: skip
+class EarlierPrimarysClock(PrimCast):
+    """What an earlier primary has told of its clock counts once T is as long as its was."""
 
 
 # -- who leads --------------------------------------------------------------------------------------------------------
