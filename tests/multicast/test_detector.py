@@ -144,6 +144,17 @@ def test_a_leader_whose_disk_hangs_is_not_obeyed_however_many_answer() -> None:
     assert leader.detector.has_majority
 
 
+def test_that_a_leader_asked_to_be_relieved_does_not_count_against_the_next_one() -> None:
+    member = Member(2)
+    member.detector.wait(0)
+    member.detector.heard(10, resigning=True)
+    assert member.hear(1, Doubt(FIRST, 7), 11) == [Agreed(FIRST, 7)]
+    member.election.promised = member.election.highest = LATER
+    member.detector.wait(20)
+    member.detector.heard(30)
+    assert member.hear(0, Doubt(LATER, 8), 31) == []
+
+
 def test_a_leader_that_has_heard_of_a_higher_ballot_asks_nobody() -> None:
     leader = Member(0)
     leader.detector.wait(0)

@@ -8,6 +8,7 @@ from multicast.discipline import Discipline
 from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.runner import Settings
 from tests.planted import Planted
+from tests.planted.rewriting import rewrite
 
 
 class _Deaf(Discipline):
@@ -19,12 +20,6 @@ class _Hasty(Discipline):
     def _agree(self) -> int:
         agreed = super()._agree()
         return self._own if agreed is None else agreed
-
-
-class _Median(Discipline):
-    def _agree(self) -> int | None:
-        votes = self._votes()
-        return votes[len(votes) // 2] if len(votes) >= self._needed else None
 
 
 class _Disciplined(WhiteBox):
@@ -49,10 +44,10 @@ class BelievesItselfAtFirst(_Disciplined):
     kind = _Hasty
 
 
-class MedianOfTheHeard(_Disciplined):
+@rewrite("_agree", "votes[min(len(votes) - self._wrong_max, (len(votes) + 1) // 2) - 1]", "votes[len(votes) // 2]",
+         part=Discipline)  # fmt: skip
+class MedianOfTheHeard(WhiteBox):
     """The upper median of those that were heard: of two or of four a wrong one may be it."""
-
-    kind = _Median
 
 
 class StampsByTimers(WhiteBox):
