@@ -320,6 +320,14 @@ def test_of_a_range_that_a_shard_cuts_short_nothing_is_told_beyond_it(reverse, s
     assert b"".join([entry.key for entry in merged.entries]) == told and merged.more
 
 
+@pytest.mark.parametrize(("reverse", "pieces", "told"), [(False, (b"ab", b"cd"), b"ab"), (True, (b"dc", b"ba"), b"dc")])
+def test_of_a_range_that_two_shards_cut_short_nothing_is_told_beyond_the_first_end(reverse, pieces, told):
+    found = [tuple([KeyValue(bytes([key]), b"v", OLD) for key in keys]) for keys in pieces]
+    cut = [OperationResult(entries=entries, more=True) for entries in found]
+    (merged,) = merge_results((Range(b"", 9, reverse=reverse),), [[(0, piece)] for piece in cut])
+    assert b"".join([entry.key for entry in merged.entries]) == told and merged.more
+
+
 def test_own_writes_hide_what_is_large_and_show_nothing_beyond_what_is_known():
     """A scan ends early where rows are large: here after each."""
     with patch("kvstore.storage.store.RANGE_BYTES_MAX", 1):

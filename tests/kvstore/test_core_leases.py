@@ -162,6 +162,16 @@ def test_a_vote_waits_for_a_revocation_that_does_not_name_what_it_deletes() -> N
     assert part.id == judged.message.id and part.votes == [Vote(holds=False)]
 
 
+def test_a_vote_on_what_is_attached_waits_for_what_is_to_be_attached_before_it() -> None:
+    """Else there might be too many by then, in this shard alone."""
+    bench = Bench()
+    elsewhere = lease(1)
+    first, second = [bench.deliver(attach(number, elsewhere)) for number in (0, 1)]
+    assert second.message.id not in [part.id for _, told in bench.sent(Parts) for part in told.parts]
+    bench.part(1, first)
+    assert [part.id for _, told in bench.sent(Parts) for part in told.parts] == [second.message.id]
+
+
 def test_no_more_keys_of_a_shard_are_attached_than_can_go_at_once() -> None:
     store, mine = Store.open(MemoryBackend()), lease(0)
     store.write(lease_key(mine), Lease(1000).encode(), NOW)

@@ -492,3 +492,11 @@ def test_the_first_notes_are_found_without_a_look_at_all_of_the_write_buffer():
         found = store.notes(b"n", 4)
     assert found == [(b"n000", b"new"), (b"n001", b"committed"), (b"n003", b"committed"), (b"n004", b"new")]
     assert len(looked) < 20
+
+
+def test_of_what_is_remembered_anew_the_last_word_is_found_while_the_first_is_being_written():
+    store, message_id = Store.open(MemoryBackend()), bytes(15) + b"1"
+    store.remember(message_id, b"first")
+    assert store.freeze(1)
+    store.remember(message_id, b"last")
+    assert store.remembered_after(b"", 9) == [(message_id, b"last")]

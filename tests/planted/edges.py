@@ -152,6 +152,21 @@ class RevokedUnnoticed(LocalPlan):
     """A vote is read though an earlier transaction may still revoke the lease of what it depends on."""
 
 
+@rewrite("reaches_unnamed", "not _REACHING.isdisjoint", "not (_REACHING - {LeasedPut}).isdisjoint")
+class AttachedUnnoticed(LocalPlan):
+    """Whether a lease has room for a key is judged though an earlier transaction still attaches another one."""
+
+
+@rewrite("step", "self._store.forget_past(at)", "move.source == self._shard and self._store.forget_past(at)")
+class TargetKnowsThePast(Moves):
+    """The target of a move tells what stood under a key before that as if nothing had, where that was overwritten."""
+
+
+@rewrite("remembered_after", "(self._frozen, self._active)", "(self._active, self._frozen)")
+class FirstWordCounts(Store):
+    """What is remembered anew while the first of it is being written does not go with a slot."""
+
+
 @rewrite("reaches_unnamed", "not _REACHING.isdisjoint", "not (_REACHING - {NoneNewer}).isdisjoint")
 class NewerUnnoticed(LocalPlan):
     """Whether nothing in a range is newer is judged though an earlier transaction still writes there."""
@@ -185,6 +200,9 @@ PLANTED_IN_STORE = (
     Planted("nothing_deleted_before", "books", core=NothingDeletedBefore, settings=TWO_SHARDS),
     Planted("lives_ten_times", "books", core=LivesTenTimes, settings=LEASES),
     Planted("revoked_unnoticed", "", core=RevokedUnnoticed, settings=LEASED_SHARDS),
+    Planted("attached_unnoticed", "", core=AttachedUnnoticed, settings=LEASED_SHARDS),
+    Planted("target_knows_the_past", "", core=TargetKnowsThePast, settings=MOVES),
+    Planted("first_word_counts", "", store=FirstWordCounts, settings=MOVES),
     Planted("newer_unnoticed", "votes", core=NewerUnnoticed, settings=BOUNDS),
     Planted("past_is_new", "rows", core=PastIsNew, settings=PAST),
     Planted("first_ones_are_read", "idle", core=FirstOnesAreRead, settings=TWO_SHARDS),
