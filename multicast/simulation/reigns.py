@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from multicast.parts.group_log import Advance, _decode_command
 from multicast.parts.stream import Cast, Null, _decode_value
 from multicast.records import Delivered
 from multicast.simulation.checkers import Checker
@@ -67,12 +68,22 @@ class ReplicatedReigns(Reigns):
             waiting = {e.local.encode() for e in (*member.log.undelivered(), *member.reign.in_flight.values())}
             if waiting != member.log.queue._proposed.keys() | member.log.queue._committed.keys():
                 self.wrong(node, f"begins with another queue than {len(waiting)} messages that wait")
+            self._judge_raised(node, member, sends)
         if handler != "on_install":
             return
         entry = member.entry_of(args[1].id)
         proposed = {e.local for e in member.reign.in_flight.values()}
         if entry is not None and not entry.logged and entry.local not in proposed:
             self.wrong(node, f"leads on, and its group delivers {entry.local}, which it has not stamped")
+
+
+    def _judge_raised(self, node: Node, member: Any, sends: Sends) -> None:
+        """It counts on no move of the clock but those that are decided, or that it has proposed itself."""
+        accepts = [m for _, m, _ in sends if type(m).__name__ == "Accept" and m.ballot == member.reign.ballot]
+        values = [*member.paxos._queue, *(value for accept in accepts for value in accept.values)]
+        moves = [c.final.time for c in map(_decode_command, values) if type(c) is Advance]
+        if member.reign.raised_to > max(member.log.clock, *moves, 0):
+            self.wrong(node, f"counts on a move of the clock to {member.reign.raised_to}, which is not under way")
 
 
 class WhiteBoxReigns(Reigns):

@@ -11,9 +11,10 @@ from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.barriers import timestamp_of
 from multicast.parts.casts import Casts, Ready, saved_life
 from multicast.parts.deadlines import Deadlines
+from multicast.parts.learner import RemoteLearner
 from multicast.parts.stream import Cast, Null, Stream
 from multicast.protocol import Outbox, PeerError
-from multicast.types import AppMessage, Topology
+from multicast.types import AppMessage, Ballot, Topology
 
 TWO = Topology.grid(2, 3)
 PERIOD = 1_000
@@ -195,3 +196,19 @@ def test_a_barrier_of_the_logs_own_time_does_not_wait_for_a_clock_that_was_set_b
     assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(500, 1)]
     leader.propose_due(521)
     assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(500, 1), (501, 0)]
+
+
+def test_who_announced_something_else_than_was_decided_announces_nothing_more():
+    """A deposed leader that does not know it, and has fetched what another one had decided: what it goes on to say of
+    what it knows as decided would make what it had announced count."""
+    one, learner, ballot = stream(), RemoteLearner[object](2), Ballot(1, 0)
+    leader = BarrierLeader(one, 0, 100, lambda value: None, announces=True)
+    for announced in ([value(0, 1, 1, 10, 1)], [value(0, 1, 2, 20, 1)]):
+        instance = one.base.instance + 1
+        meant = leader.announce(instance, announced)
+        assert (meant is not None) == (instance == 1)
+        if meant is not None:
+            assert not learner.tell(ballot, instance, one.base.instance, meant[1][1])
+        decided = [value(1, 1, instance, 5, 1)]
+        one.decide(instance, decided)
+        assert not leader.was_announced(instance, decided)

@@ -403,9 +403,9 @@ class OneGapLearned(QuasiGenuine):
     after="_new_leader",
 )
 class AnythingAnnounced(QuasiGenuine):
-    """A leader takes whatever is decided for what it announced. (If that is something else, a higher ballot has decided
-    it, and whoever leads that one forwards it. What this leader announces still, in its lower ballot, no quorum
-    accepts.)"""
+    """A leader takes whatever is decided for what it announced. If that is something else, a higher ballot has decided
+    it, and this leader has fetched it without knowing that it is deposed: it goes on to announce, and to say up to
+    where all is decided as it announced it, and whoever still learns from it believes that."""
 
 
 @rewrite("_wanted", "self.waiting.last", "self.waiting.head", part="channels")
@@ -413,7 +413,7 @@ class OneAtATime(QuasiGenuine):
     """Who is blocked asks for no more than lets the first message go, and so anew for each that follows."""
 
 
-LEARNING = (OneVoteLess, KnownKept, ChosenKept, OneGapLearned, AnnouncesOn)
+LEARNING = (OneVoteLess, KnownKept, ChosenKept, OneGapLearned, AnnouncesOn, AnythingAnnounced)
 PLANTED = (
     *map(
         Planted,
@@ -433,7 +433,4 @@ PLANTED = (
     *(Planted(kind, PARALLEL) for kind in LEARNING),
     Planted(DueNullsKept, small(optimistic="true")),
 )  # fmt: skip
-HARMLESS = (
-    *map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept)),
-    Planted(AnythingAnnounced, PARALLEL),
-)  # fmt: skip
+HARMLESS = (*map(Planted, (OrderedCoversLess, LastDeliveryReceived, HeldKept)),)

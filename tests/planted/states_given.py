@@ -12,6 +12,7 @@ from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import GroupLog
 from multicast.parts.rejoin import Rejoin
 from multicast.parts.transfer import StateTransfer
+from multicast.parts.truncation import Truncation
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
@@ -110,6 +111,11 @@ class EarlierPrimarysClock(PrimCast):
     """What an earlier primary has told of its clock counts once T is as long as its was."""
 
 
+@rewrite("heard", "min(quorum, spare, reached[self._self_id])", "min(spare, reached[self._self_id])", part=Truncation)
+class DroppedWithoutQuorum(FtSkeen):
+    """A member drops instances that it has applied and most have not, if they lack many."""
+
+
 # -- who leads --------------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +137,6 @@ class NoLifeNamed(WhiteBox):
 
 
 FIVE = msgspec.structs.replace(SMALL, replicas=5)
-PLANTED = tuple(
-    Planted(bug.protocol, FIVE) if bug.protocol in (LivesOfTheForgetful, NoLifeNamed) else bug
-    for bug in planted_in(__name__)
-)
+TIGHT = msgspec.structs.replace(SMALL, size="tight")
+WORLDS = {LivesOfTheForgetful: FIVE, NoLifeNamed: FIVE, DroppedWithoutQuorum: TIGHT}
+PLANTED = tuple(Planted(bug.protocol, WORLDS.get(bug.protocol, SMALL)) for bug in planted_in(__name__))
