@@ -50,7 +50,6 @@ Checks
     books         does what a process keeps twice agree?
     bounds        does a process keep no more than its options say, and say nothing twice at once?
     timers        has what waits for somebody else a timer, and does the host know it?
-    transfers     does who lacks a state ask all others, and keep the latest?
     remembered    is what was delivered remembered as long as somebody may ask for it?
     owed          is a protocol told what its host owes it?
     leftovers     what a process keeps when everything is over
