@@ -143,6 +143,7 @@ def test_nobody_is_accused_of_what_a_short_queue_costs(monkeypatch: pytest.Monke
         assert run.world.network.link(0, 1).session_out.frames_max == 12  # afterwards as before
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("short_queues")
 def test_a_leader_stays_though_many_links_overflow_while_its_disk_is_slow() -> None:
     """Fourteen processes send more to it during one sync than a short queue takes. If it pulsed to all of them whenever

@@ -24,7 +24,7 @@ from spark_etl.ingest.tables import Manifest
 from tests.spark_etl import certified
 
 NONE = bytes(16)
-RUNS = int(os.environ.get("STRETCH_RUNS", "6"))
+RUNS = int(os.environ.get("STRETCH_RUNS", "4"))
 FIRST = int(os.environ.get("RANDOM_SEED", "0"))
 REPLICAS = 2
 
