@@ -114,7 +114,7 @@ def nemesis_command(
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there, too.")] = None,
     directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("nemesis-run"),
     audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
-    durability: Annotated[str, typer.Option(help="Of the cluster: fsync or os.")] = "fsync",
+    durability: Annotated[str, typer.Option(help="fsync; os: moves are not determined then.")] = "fsync",
     only: Annotated[str, typer.Option(metavar="FAULT,...", help="Only these faults; a wrong name lists all.")] = "",
     leaders: Annotated[bool, typer.Option("--leaders", help="Faults meet leaders only.")] = False,
     moves: Annotated[bool, typer.Option(help="Slots move between the shards.")] = True,

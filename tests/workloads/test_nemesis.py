@@ -22,7 +22,7 @@ from workloads.nemesis import operations
 from workloads.nemesis.cluster import Cluster, NemesisFailed, Replica
 from workloads.nemesis.faults import FAULTS, KILLED, Scene, Wrong, failing_journal, survived, wiped_disk
 from workloads.nemesis.gaps import Seen, split
-from workloads.nemesis.run import NOT_AUDITED, VALID, Plan, Run, table
+from workloads.nemesis.run import INVALID, NOT_AUDITED, UNDETERMINED, VALID, Plan, Run, table, verdict_of
 
 
 def test_a_short_run_meets_faults_and_nothing_is_wrong(tmp_path: Path) -> None:
@@ -38,6 +38,15 @@ def test_a_durability_that_there_is_not_is_refused_before_anything_is_made(tmp_p
     with pytest.raises(NemesisFailed, match="--durability: one of fsync, os, not 'disk'"):
         Run(Plan(directory=tmp_path / "run", durability="disk"), lambda _: None)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong", "verdict"),
+    [(0, [], VALID), (1, [], INVALID), (2, [], UNDETERMINED), (-9, [], INVALID), (None, [], NOT_AUDITED),
+     (0, ["it hung"], INVALID), (2, ["it hung"], INVALID), (None, ["it hung"], INVALID)],
+)  # fmt: skip
+def test_what_cannot_be_decided_is_neither_valid_nor_wrong(code: int | None, wrong: list[str], verdict: str) -> None:
+    assert verdict_of(code, wrong) == verdict
 
 
 @pytest.mark.full

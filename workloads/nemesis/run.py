@@ -35,7 +35,9 @@ WHOLE_SECONDS = 60.0
 FAULT_SECONDS = (0.3, 4.0)
 PAUSE_SECONDS = (0.3, 1.5)
 LEADER_SHARE = 0.6
-VALID, INVALID, NOT_AUDITED = "valid", "not valid", "not audited"
+VALID, INVALID, UNDETERMINED, NOT_AUDITED = "valid", "not valid", "not determined", "not audited"
+STATUS = {INVALID: 1, UNDETERMINED: 2}
+"""Of the command; else 0."""
 
 
 class Plan(msgspec.Struct):
@@ -117,10 +119,8 @@ class Run:
             for replica in cluster.replicas.values():
                 if replica.up and (status := await replica.stop()) != 0:
                     self._complain(f"replica {replica.id} ended with status {status} when it was asked to stop")
-        verdict = INVALID if self.wrong else NOT_AUDITED
-        if plan.audit:
-            code = await execute("spark_etl", "audit", str(plan.directory))
-            verdict = INVALID if code or self.wrong else VALID
+        code = await execute("spark_etl", "audit", str(plan.directory)) if plan.audit else None
+        verdict = verdict_of(code, self.wrong)
         gaps = sorted((gap for watch in self._watches.values() for gap in watch.gaps), key=lambda gap: -gap.seconds)
         longest = {shard: watch.longest for shard, watch in self._watches.items()}
         operations = {name: dict(counts) for name, counts in load.outcomes().items()}
@@ -228,6 +228,13 @@ async def _all_or_first_error(faults: list[asyncio.Task[None]], clients: asyncio
         waiting -= done
 
 
+def verdict_of(code: int | None, wrong: list[str]) -> str:
+    """code: of the audit; None: there was none. wrong: what was found without it."""
+    if wrong or code not in (None, 0, STATUS[UNDETERMINED]):
+        return INVALID
+    return NOT_AUDITED if code is None else UNDETERMINED if code else VALID
+
+
 def _names(plan: Plan) -> str:
     return ", ".join(fault.name for fault in survived(plan.protocol, plan.replicas))
 
@@ -285,4 +292,4 @@ def command(plan: Plan, json: Path | None, say: Callable[[str], None]) -> int:
         json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     for line in table(report):
         say(line)
-    return 1 if report.verdict == INVALID else 0
+    return STATUS.get(report.verdict, 0)
