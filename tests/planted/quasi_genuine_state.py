@@ -419,7 +419,8 @@ PLANTED = (
         Planted,
         (
             EpochBeforeSync, EpochNotSaved, ReceiptBeforeSync, ItemsNotSaved, ChannelNotSaved, NothingToSave,
-            EverythingUnsaved, ManyNotSaved, AdoptedBaseNotSaved, RecordsKept, OutgoingKept, AdoptedBehind, AdoptedWithGaps,
+            EverythingUnsaved, ManyNotSaved, AdoptedBaseNotSaved, RecordsKept, OutgoingKept, AdoptedBehind,
+            AdoptedWithGaps,
             StateOfSavedOnly, StateOfPresentBase, ReceiptOneAhead, OneReceiptLess, OwnGroupNotAsked,
             OwnMessagesDropped, OthersNotAsked, OneDroppedTooMany, RepairOneOff, PartialRepairsBarrier,
             GapsTaken, OneMissing, BarrierOneShort, EqualStamps, RestampedNotLast, NullsLowerLast,
