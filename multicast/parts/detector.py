@@ -8,9 +8,9 @@ disk hangs.
 A member that has not heard its leader for too long (parts.timer) does not campaign yet. It first asks the
 others whether they miss their leader, too (`Doubt`, answered by `Agreed` or not at all); that changes nothing in
 anybody (pre-vote: Ongaro's thesis on Raft, 9.6). Only if a quorum agrees does it campaign. So one member whose own
-links are bad does not depose a leader whom the others hear; one that asks to be relieved is missed by all of them, and
-those that could do better campaign (parts.reach). A
-broken connection to the leader is a hint: it shortens the wait, and where the hint was wrong, that costs a question.
+links are bad does not depose a leader whom the others hear; one that asks to be relieved is missed by all of them
+who could do better (parts.reach). A broken connection to the leader is a hint: it shortens the wait, and where the hint
+was wrong, that costs a question.
 
     message     from -> to                    durable before it leaves
     Pulse       leader -> others              -  (answered by Echo; by Nack, if a higher ballot is promised)
@@ -170,10 +170,10 @@ class FailureDetector:
     def heard(self, now: int, resigning: bool | None = None) -> None:
         """The leader has said something: it lives, unless it has said that it has no majority. resigning: see
         `LeaderTimer.heard`."""
-        if resigning is not None:
-            self._resigning = self._election.promised if resigning else None
         if resigning and not self.reach.is_whole():
-            resigning = None  # somebody else may do better
+            self._resigning = resigning = None  # this process could do no better; if nobody can, nothing changes
+        elif resigning is not None:
+            self._resigning = self._election.promised if resigning else None
         if self._unobeyed == self._election.promised:
             return
         self._timer.heard(now, resigning)
@@ -221,7 +221,7 @@ class FailureDetector:
             return
         if election.state is LEADER:
             misses = not self.has_majority or self.resigning
-        elif self._resigning == election.promised:  # though this process could not do better itself
+        elif self._resigning == election.promised:  # though its own clock may be off
             misses = True
         else:  # a leader that asks does not lead
             misses = sender == election.promised.leader or self._timer.misses(now)

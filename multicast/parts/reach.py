@@ -6,9 +6,9 @@ links are broken for good, and all others work, two groups would wait for each o
 them whose messages are ordered behind.
 
 So a leader that has long been without such a connection asks to be relieved, as one whose clock is off does
-(`MulticastProtocol.on_clock`). Only a member that has all of them campaigns then: if there is none, because the other
-group is down, or all of it away, nothing changes. Of two leaders the process with the lower id asks first, the other
-after twice the time: as a rule one of them goes.
+(`MulticastProtocol.on_clock`). Only members that have all of them heed that: if there are none, because the other group
+is down, or all of it away, nothing changes, and who does not hear the leader deposes nobody for that. Of two leaders
+the process with the lower id asks first, the other after twice the time: as a rule one of them goes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Reach:
             if self._self_id in members:
                 continue
             leader = self._leaders[group].leader if group in self._leaders else None
-            if leader in self.lost:
+            if leader in members and leader in self.lost:
                 yield leader, self.lost[leader]
                 continue
             away = sorted((self.lost[p], p) for p in members if p in self.lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multicast.parts.ballots import FOLLOWER
+from multicast.parts.ballots import FOLLOWER, Agreed, Doubt
 from multicast.parts.reach import Reach
 from multicast.types import Ballot, Topology
 from tests.multicast.test_detector import FIRST, Member
@@ -70,6 +70,13 @@ def test_other_protocols_do_without_the_leader_of_another_group() -> None:
     assert made.is_whole() and not parted(made, LONG)
 
 
+def test_a_leader_that_was_removed_is_nobody_to_be_reached() -> None:
+    made = Reach(0, 100)
+    made.need_leaders(TOPOLOGY, {**LEADERS, 1: Ballot(1, 9)})
+    made.connected(9, False, 0)
+    assert made.is_whole() and not parted(made, LONG)
+
+
 def test_the_own_group_and_a_protocol_that_needs_nothing_are_left_out() -> None:
     own, nothing = reach(0, leaders=True), Reach(0, 100)
     for pid in (1, 2):
@@ -104,3 +111,16 @@ def test_only_who_has_all_connections_takes_over_from_who_asks_to_be_relieved() 
             member.pass_time(now)
     assert unfit.detector._question == 0 and fit.detector._question > 0  # it has asked, as soon as it might
     assert fit.campaigns == [] and fit.election.promised == FIRST
+
+
+def test_where_nobody_can_do_better_who_does_not_hear_the_leader_is_not_agreed_with() -> None:
+    """All of another shard is down, and one link of the own one is broken: its two ends would depose one another."""
+    fit, unfit = Member(1), Member(1)
+    for member in (fit, unfit):
+        member.detector.reach.need_leaders(TOPOLOGY, LEADERS)
+        member.detector.wait(0)
+        if member is unfit:
+            member.detector.on_connected(3, False, 5)
+        member.detector.heard(10, resigning=True)
+    assert fit.hear(2, Doubt(FIRST, 7), 11) == [Agreed(FIRST, 7)]
+    assert unfit.hear(2, Doubt(FIRST, 7), 11) == []

@@ -20,7 +20,7 @@ class NeverParted(WhiteBox):
     """A leader that does not reach another one goes on to lead."""
 
 
-@rewrite("_missing", "if leader in self.lost:", "if False:", part=Reach)
+@rewrite("_missing", "if leader in members and leader in self.lost:", "if False:", part=Reach)
 class OtherLeaderIsNotNeeded(FastCast):
     """A quorum of another group is thought to be enough, without its leader."""
 
