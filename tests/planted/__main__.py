@@ -44,8 +44,8 @@ from tests.planted import (
 
 CHEAP_S = 0.4
 """Processor time of a run that needs no better one."""
-DEAR_S = 0.25
-"""Processor time from which on a bug is left to the full run, if half of it finds another one of its kind."""
+DEAR_S = 0.2
+"""Processor time from which on a bug is left to the full run, if less of it finds another one of its kind."""
 ENOUGH = 4
 """Of so many seeds that find a bug the cheapest is taken."""
 PATIENCE_S = 60.0
@@ -91,7 +91,7 @@ def write_dear(prices: Mapping[str, tuple[float, tuple[str, str, bool]]]) -> Non
     it says."""
     like = {key: other for key, other in LIKE.items() if key not in prices and other not in prices}
     for key, (seconds, one) in prices.items():
-        others = [(price, other) for other, (price, its) in prices.items() if its == one and price <= seconds / 2]
+        others = [(price, other) for other, (price, its) in prices.items() if its == one and price < seconds]
         if seconds > DEAR_S and others:
             like[key] = min(others)[1]
     LIKE_FILE.write_text(json.dumps(dict(sorted(like.items())), indent=2) + "\n")

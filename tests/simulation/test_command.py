@@ -89,7 +89,7 @@ def test_a_world_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.Mon
 
 
 def test_one_seed_prints_the_digest_of_its_trace() -> None:
-    first, second = (_simulate("run", "--protocol", "white_box", "--seeds", "3:4").stdout for _ in range(2))
+    first, second = (_simulate("run", "--protocol", "white_box", "--size", "small", "--seeds", "3:4").stdout for _ in range(2))
     digest = [line for line in first.splitlines() if "trace digest" in line]
     assert digest
     assert digest == [line for line in second.splitlines() if "trace digest" in line]
@@ -130,7 +130,7 @@ def test_bad_usage_is_one_clear_line(simulate: Callable[..., Done], arguments: t
 
 async def test_an_interrupted_run_prints_what_it_has(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "run", "--protocol", "skeen", "--seeds", "0:1000000", "--coverage"],
+        [*COMMAND, "run", "--protocol", "skeen", "--seeds", "0:1000000", "--coverage", "--size", "small"],
         cwd=ROOT,
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,

@@ -20,9 +20,14 @@ SECOND = 1_000_000
 SATURATION = {"white_box": 77, "primcast": 316, "ft_skeen": 185, "fastcast": 59, "quasi_genuine": 200, "toto": 500}
 """Multicasts per second on processors 1,000 times slower than the recorded ones, as `overload` measures them; less
 where that is much."""
+BY_DEFAULT = ("white_box", "quasi_genuine")
+"""One that takes its stamps from followers' receipts, one over consensus."""
 
 
-@pytest.mark.parametrize("name", sorted(SATURATION))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.full) for name in sorted(SATURATION)],
+)
 def test_a_group_recovers_when_its_leader_has_stood_still_under_load(name: str) -> None:
     """The median run of three does so in time: single ones are a tenth apart."""
     plans = [

@@ -21,6 +21,7 @@ from tests.planted import skeen as planted
 from tests.simulation.conftest import Done
 
 SMALL = Settings(groups=2, messages=12, size="small")
+BY_DEFAULT = ("sequencer", "skeen", "white_box")
 
 
 def _traced(protocol: type[MulticastProtocol], seed: int, settings: Settings) -> tuple[str, list[dict[str, Any]]]:
@@ -32,7 +33,9 @@ def _traced(protocol: type[MulticastProtocol], seed: int, settings: Settings) ->
     return outcome.digest, [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.full) for name in registry.names()]
+)
 def test_a_traced_run_is_the_same_run_and_is_told_whole(name: str) -> None:
     protocol = registry.load(name)
     untraced = run_seed(protocol, 1, SMALL)
