@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from multicast.parts.barriers import Stamp
+from multicast.parts.window import Window
 from multicast.types import AppMessage, GroupId, MessageId
 
 
@@ -36,27 +37,30 @@ Place = tuple[int, int, int, int, int]
 
 
 class EarlyDeliveries:
-    """At one process. wait_us: w. most: how many messages may wait; more are not delivered early.
+    """At one process. wait_us: w. most: how many messages may wait; more are not delivered early. window_us: the
+    deduplication window.
 
     early: how many were delivered so. mistakes: final deliveries that did not come next in the early order. missed:
     final deliveries of messages that had not been delivered early, without any other having been delivered early in
     their place.
     """
 
-    __slots__ = ("_delivered", "_heap", "_most", "_pending", "early", "missed", "mistakes", "wait_us")
+    __slots__ = ("_delivered", "_heap", "_most", "_pending", "_window", "early", "missed", "mistakes", "wait_us")
 
-    def __init__(self, wait_us: int, most: int):
+    def __init__(self, wait_us: int, most: int, window_us: int):
         self.wait_us = wait_us
         self.early = self.mistakes = self.missed = 0
         self._most = most
+        self._window = Window(window_us)
         self._heap: list[tuple[Place, MessageId]] = []
         self._pending: dict[MessageId, AppMessage] = {}
         self._delivered: OrderedDict[MessageId, int] = OrderedDict()
 
-    def expect(self, place: Place, message: AppMessage) -> None:
-        """A message of which no copy has been delivered finally."""
+    def expect(self, place: Place, message: AppMessage, final: int) -> None:
+        """A message of which no copy is known to have been delivered finally. final: the time of the last final
+        delivery, which this one comes after: if it will be expired, it is not delivered early."""
         known = message.id in self._pending or message.id in self._delivered
-        if not known and len(self._heap) < self._most:
+        if not known and not self._window.is_late(message.id, max(place[0], final)) and len(self._heap) < self._most:
             self._pending[message.id] = message
             heappush(self._heap, (place, message.id))
 

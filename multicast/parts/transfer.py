@@ -72,7 +72,7 @@ class StateTransfer(Generic[S]):
         self._position, self._is_needed, self._give, self._adopt = position, is_needed, give, adopt
         self._assembly: Assembly[Any] = Assembly()
         self._waiting: tuple[ProcessId, S] | None = None
-        self._turn = 0
+        self._turn = self._state_turn = 0
         self._asks = self._again_at = 0
         deadlines.add("state", self._repeat)
         self.handlers: dict[type, Handler] = {
@@ -80,7 +80,8 @@ class StateTransfer(Generic[S]):
         }  # fmt: skip
 
     def next_peer(self) -> ProcessId:
-        """Another member of the group, each in turn."""
+        """Another member of the group, each in turn, to be asked for deliveries. Who is asked for a state has its own
+        turn: of two peers one would always be asked for the one, and the other for the other."""
         self._turn += 1
         return self.peers[self._turn % len(self.peers)]
 
@@ -90,7 +91,8 @@ class StateTransfer(Generic[S]):
             self._deadlines.by("state", now + self._period_us)
             self._again_at = now + (self._period_us << min(self._asks // len(self.peers), _PATIENCE))
             self._asks += 1
-            out.send((self.next_peer(),), StateAsk())
+            self._state_turn += 1
+            out.send((self.peers[self._state_turn % len(self.peers)],), StateAsk())
 
     def _repeat(self, now: int, out: Outbox) -> int | None:
         if self._waiting is None and not self._is_needed():

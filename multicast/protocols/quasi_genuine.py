@@ -253,7 +253,7 @@ class QuasiGenuine(MulticastProtocol):
         self._ballot = Ballot(0, 0)
         self._held: list[Cast] = []
         self._leaders = {g: leader for g, (leader, *_) in topology.groups.items()}
-        self.early = EarlyDeliveries(o.wait_us, o.pending_max)
+        self.early = EarlyDeliveries(o.wait_us, o.pending_max, o.dedup_window_us)
         self._ahead_wants: list[tuple[int, _Wanted]] = []
         self._behind = Behind(self_id, topology, self.log, o.retry_us, rng, deadlines)
         self._reminders = Reminders(self_id, topology, o.retry_us)
@@ -337,7 +337,7 @@ class QuasiGenuine(MulticastProtocol):
             raise PeerError(f"Early from group {group}, which may not send to group {self.group}")
         if message is not None and self.options.optimistic and self.log.known(message.id) is None:
             place = (early.rtc, group, sender, early.life, early.number)
-            self.early.expect(place, message)
+            self.early.expect(place, message, self.log.timestamp.time)
         real = self.real_clock(now)
         if not real or early.rtc <= real + self.options.stamp_ahead_us_max:
             self._take_wants(early.wants, out)
@@ -645,6 +645,8 @@ class QuasiGenuine(MulticastProtocol):
             self.paxos.jump(state.base.instance, now, out)
             self._casts.forget(self._own_last(), now)
             self._after_paxos(now, out)
+            if (leader := self._leading()) is not None:
+                self._answer_wants(leader, out)
         self.channels.adopt(state.channels, state.items)
         self._deliver(out)
         self._ack_later(now)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from multicast.simulation.world import World
 
 _REPORTS_MAX = 20
+_REMEMBERED_RETRIES = 10
+"""For so long, at least, a process remembers what it has delivered early and not finally."""
 _ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)
 _OF_GROUPS = ("LeaderIs", "ViewAsk", "ViewIs", "GroupIs", "Forgot", "Reminder")
 """Messages to everybody, of which no multicast is the reason."""
@@ -57,6 +59,8 @@ class Properties(Checker):
 
     logs: group -> what its processes deliver, in order: (id, timestamp, expired).
     submitters: id -> the (process, life) that multicast it. missing: id -> destination groups that lack it.
+    What a process delivers early in one life, it delivers so once, as long as it must remember, and not after its final
+    delivery.
     """
 
     def __init__(self, topology: Topology):
@@ -72,11 +76,13 @@ class Properties(Checker):
         self._expired: set[MessageId] = set()
         self._stamped: dict[Timestamp, MessageId] = {}
         self._position: dict[ProcessId, int | None] = {}
+        self._shown: dict[ProcessId, dict[MessageId, int | None]] = {}
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     def on_life(self, node: Node) -> None:
         self._position[node.pid] = node.application.position or None
+        self._shown[node.pid] = {}
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
         if message.id not in self.messages:
@@ -89,7 +95,9 @@ class Properties(Checker):
         position, group = delivery.position, self.topology.group_of[node.pid]
         self._check_validity(node, group, delivery.message)
         if delivery.stage != FINAL:
+            self._check_early(node, delivery.message.id)
             return
+        self._shown[node.pid][delivery.message.id] = None
         self.deliveries += 1
         before = self._position[node.pid]
         if before is None and replay:
@@ -122,6 +130,16 @@ class Properties(Checker):
             self.report(
                 "validity", f"process {node.pid} delivers {message.id.hex()}, which is not for its group {group}"
             )
+
+    def _check_early(self, node: Node, message_id: MessageId) -> None:
+        shown, now = self._shown[node.pid], node.world.now
+        if message_id in shown:
+            at = shown[message_id]
+            if at is None:
+                self.report("integrity", f"process {node.pid} delivers {message_id.hex()} finally and then early")
+            elif now - at < _REMEMBERED_RETRIES * node.protocol.options.retry_us:
+                self.report("integrity", f"process {node.pid} delivers {message_id.hex()} early twice")
+        shown[message_id] = now
 
     def _extend(
         self, group: GroupId, log: list[tuple[MessageId, Timestamp, bool]], entry: tuple[MessageId, Timestamp, bool]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.learner import RemoteLearner
-from multicast.types import AppMessage, Ballot
+from multicast.types import AppMessage, Ballot, new_message_id
 
 
 def message(number: int) -> AppMessage:
@@ -16,9 +16,9 @@ def due(early: EarlyDeliveries, now: int) -> list[int]:
 
 
 def test_messages_are_due_in_the_order_of_their_stamps_once_w_has_passed() -> None:
-    early = EarlyDeliveries(10, 100)
+    early = EarlyDeliveries(10, 100, 0)
     for stamp, number in ((7, 1), (5, 2), (9, 3)):
-        early.expect((stamp, 0, number, 1, 1), message(number))
+        early.expect((stamp, 0, number, 1, 1), message(number), 0)
     assert early.wake_at == 15
     assert due(early, 14) == []
     assert due(early, 17) == [2, 1]
@@ -27,9 +27,9 @@ def test_messages_are_due_in_the_order_of_their_stamps_once_w_has_passed() -> No
 
 
 def test_each_final_delivery_out_of_the_early_order_is_one_mistake() -> None:
-    early = EarlyDeliveries(0, 100)
+    early = EarlyDeliveries(0, 100, 0)
     for number in (1, 2, 3, 4):
-        early.expect((number, 0, 0, 1, number), message(number))
+        early.expect((number, 0, 0, 1, number), message(number), 0)
     assert due(early, 9) == [1, 2, 3, 4]
     for number in (2, 1, 3, 4):
         early.final(message(number).id)
@@ -37,17 +37,17 @@ def test_each_final_delivery_out_of_the_early_order_is_one_mistake() -> None:
 
 
 def test_what_is_delivered_finally_first_is_not_delivered_early_any_more() -> None:
-    early = EarlyDeliveries(10, 100)
-    early.expect((5, 0, 0, 1, 1), message(1))
+    early = EarlyDeliveries(10, 100, 0)
+    early.expect((5, 0, 0, 1, 1), message(1), 0)
     early.final(message(1).id)
     assert due(early, 99) == []
     assert (early.mistakes, early.missed) == (0, 1)
 
 
 def test_a_message_that_is_never_delivered_finally_is_forgotten() -> None:
-    early = EarlyDeliveries(0, 100)
+    early = EarlyDeliveries(0, 100, 0)
     for number in (1, 2):
-        early.expect((number, 0, 0, 1, number), message(number))
+        early.expect((number, 0, 0, 1, number), message(number), 0)
     assert due(early, 1) == [1]
     assert due(early, 50) == [2]
     early.forget(20)
@@ -56,10 +56,19 @@ def test_a_message_that_is_never_delivered_finally_is_forgotten() -> None:
 
 
 def test_no_more_wait_than_the_limit_and_none_twice() -> None:
-    early = EarlyDeliveries(0, 2)
+    early = EarlyDeliveries(0, 2, 0)
     for number in (1, 1, 2, 3):
-        early.expect((number, 0, 0, 1, number), message(number))
+        early.expect((number, 0, 0, 1, number), message(number), 0)
     assert due(early, 9) == [1, 2]
+
+
+def test_what_will_be_expired_is_not_delivered_early() -> None:
+    """By its own stamp, or as its final one comes after the last final delivery."""
+    created, window = 1_700_000_000_000_000, 60_000
+    for rtc, final, number in ((created + window + 1, 0, 0), (1, created + window + 1, 0), (1, created + window, 1)):
+        early = EarlyDeliveries(10, 100, window)
+        early.expect((rtc, 0, 0, 1, 1), AppMessage(new_message_id(created, 1), (0,), b"", 0), final)
+        assert len(list(early.due(created + 2 * window))) == number
 
 
 BALLOT = Ballot(1, 0)

@@ -643,3 +643,11 @@ def test_what_is_decided_by_a_peers_state_is_not_cast_again() -> None:
     base = Base(9, (cast.rtc, 0), {0: 1}, {1: (cast.life, 1)})
     process._adopt(State(0, base, [], [], 0, 1), world.now, Outbox())
     assert not process._casts
+
+
+def test_a_leader_that_comes_to_its_barrier_by_a_peers_state_tells_it_who_waits_for_it() -> None:
+    leader, out = cluster().protocol(0), Outbox()
+    stamp = (leader.stream.base.last[0] + SECOND, 0)
+    leader._take_wants([(1, stamp)], Outbox())
+    leader._adopt(State(0, Base(9, stamp, {0: 1}, {}), [], [], 0, 1), 0, out)
+    assert [to for to, message, _ in out.sends if message == Barrier(stamp, 0)] == [(3, 4, 5)]

@@ -61,6 +61,15 @@ def test_one_member_after_the_other_is_asked_and_not_more_often_than_once_a_peri
     assert sorted(asked(out)) == [1, 2]
 
 
+def test_who_is_asked_for_a_state_does_not_depend_on_who_is_asked_for_deliveries(member):
+    out = Outbox()
+    for period in range(2):
+        member.transfer.next_peer()
+        member.deadlines.run(period * PERIOD, out)
+        member.transfer.ask(period * PERIOD, out)
+    assert sorted(asked(out)) == [1, 2]
+
+
 def test_nobody_else_is_asked_while_a_state_comes_and_they_are_asked_more_seldom_after_that(member):
     """On a slow link ever more states would be under way, and before none of them what it waits for."""
     member.transfer.ask(0, Outbox())

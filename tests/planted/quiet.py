@@ -96,8 +96,13 @@ class EarlyAfterAll(QuasiGenuine):
     """What was delivered finally before its time had come for early delivery is delivered early then."""
 
 
-_OTHERS = (EarlyAfterAll,)
+@rewrite("expect", "or message.id in self._delivered", "", part=EarlyDeliveries)
+class EarlyTwice(QuasiGenuine):
+    """A copy of what was delivered early is delivered early again."""
+
+
+_OTHERS = (EarlyAfterAll, EarlyTwice)
 PLANTED = (
     *(bug for bug in planted_in(__name__) if bug.protocol not in _OTHERS),
-    Planted(EarlyAfterAll, small(optimistic="true")),
+    *(Planted(kind, small(optimistic="true")) for kind in _OTHERS),
 )

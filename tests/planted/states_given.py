@@ -47,9 +47,14 @@ class FirstStateKeptInQuasiGenuine(QuasiGenuine):
     """The same as in ToTo."""
 
 
-@rewrite("next_peer", "self._turn += 1", "pass", part=StateTransfer)
+@rewrite("ask", "self._state_turn += 1", "pass", part=StateTransfer)
 class AsksOneForItsLog(FastCast):
     """The same as in ToTo."""
+
+
+@rewrite("next_peer", "self._turn += 1", "self._turn += 1; self._state_turn += 1", part=StateTransfer)
+class OneTurnForAll(QuasiGenuine):
+    """Questions for deliveries and for states take turns together: of two peers each gets one kind only."""
 
 
 @rewrite("restore", "Entry(state.message, state.local, state.logged)", "Entry(state.message, state.local, True)",
