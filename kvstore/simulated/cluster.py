@@ -35,8 +35,8 @@ from multicast.journal import Journal
 from multicast.parts.ballots import REMOVED
 from multicast.protocol import MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX, Completed, Delivered, Installed
+from multicast.simulation import drawing
 from multicast.simulation.disk import SimulatedDisk
-from multicast.simulation.drawing import protocol_options
 from multicast.simulation.dropping import Dropping
 from multicast.simulation.growing import topology_of
 from multicast.simulation.memory import snapshot_faults
@@ -125,7 +125,7 @@ class _RecordedCuts(Cuts):
 
 
 class SimulatedCluster:
-    """`shards` groups of `replicas` replicas of a protocol, or its name, in a world of their own.
+    """`shards` groups of `replicas` replicas of a protocol, or its name, in a world of their own; or of so many each.
 
     options: the protocol's, as text, over clock "hybrid" and the deduplication window. signals: see `Replica`;
     None: as the live store decides it (`signals_for`).
@@ -140,7 +140,7 @@ class SimulatedCluster:
         self,
         protocol: str | type[MulticastProtocol],
         shards: int,
-        replicas: int,
+        replicas: int | Sequence[int],
         seed: int | str,
         *,
         signals: SignalRule | None = None,
@@ -157,14 +157,15 @@ class SimulatedCluster:
     ):
         self.protocol = registry.load(protocol) if isinstance(protocol, str) else protocol
         more = {shards: tuple(later)} if later else {}
-        self.topology = Topology(Topology.grid(shards, replicas).groups, {**(spares or {}), **more})
+        sizes = [replicas] * shards if isinstance(replicas, int) else replicas
+        self.topology = Topology(drawing.groups_of(sizes), {**(spares or {}), **more})
         self.shard_map = ShardMap.even(list(self.topology.groups))
         self.signals = signals
         self._shared_reads = shared_reads
         values = {"clock": "hybrid", **(options or {})}
         if values["clock"] == "hybrid":
             values.setdefault("dedup_window_us", DEDUP_WINDOW_US)
-        self.options = protocol_options(self.protocol, {name: str(value) for name, value in values.items()})
+        self.options = drawing.protocol_options(self.protocol, {name: str(value) for name, value in values.items()})
         self._replica_class, self._store_class = replica, store
         self.backends = {pid: MemoryBackend() for pid in self.topology.group_of}
         self.stores: dict[ProcessId, Store] = {}

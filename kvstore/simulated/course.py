@@ -77,7 +77,9 @@ class Course:
         self._size = drawing.size(settings.protocol, seed, settings.size)
         replicas = 3 if self._chases and kind.specification.fault_tolerant else settings.replicas
         topology = drawing.topology(self._rng, self._size, kind, settings.shards, replicas)
-        self.shards, self.replicas = len(topology.groups), len(topology.groups[0])
+        if settings.shards is None and settings.replicas is None and not self._chases:
+            topology = drawing.uneven(self._lot("uneven"), self._size, kind, topology)
+        self.shards, sizes = len(topology.groups), [len(members) for members in topology.groups.values()]
         options = self._draw_options(kind, topology)
         typed = self._options = drawing.protocol_options(kind, options)
         conditions = chase.conditions() if self._chases else drawing.conditions(self._rng, self._size, typed)
@@ -89,9 +91,9 @@ class Course:
         free = len(topology.processes) + sum(map(len, spares.values()))
         grows = bool(settings.grows) and kind.specification.changes_members
         self.cluster = SimulatedCluster(
-            kind, self.shards, self.replicas, seed, signals=settings.signals, options=options, conditions=conditions,
+            kind, self.shards, sizes, seed, signals=settings.signals, options=options, conditions=conditions,
             replica=replica, store=store, name=name, drops=self._strikes, spares=spares,
-            later=range(free, free + self.replicas) if grows else (), shared_reads=bool(settings.reads),
+            later=range(free, free + sizes[0]) if grows else (), shared_reads=bool(settings.reads),
         )  # fmt: skip
         if settings.piecemeal:
             self.cluster.hand_over(self._lot("piecemeal").choice((1, 2, 4)))

@@ -130,7 +130,7 @@ def _outcome(course: Course, wall_s: float) -> Outcome:
     world, operations = cluster.world, workload.history.operations
     return Outcome(
         seed=course.seed,
-        topology=f"{course.shards}x{course.replicas}",
+        topology=drawing.shape(cluster.topology),
         digest=world.digest(),
         simulated_us=world.now - EPOCH_US,
         operations=len(operations),

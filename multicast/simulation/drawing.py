@@ -20,7 +20,7 @@ from multicast.protocol import MulticastProtocol, Options
 from multicast.session import QUEUE_FRAMES_MAX
 from multicast.simulation.fault import Fault
 from multicast.simulation.network import Conditions
-from multicast.types import Topology
+from multicast.types import GroupId, Topology
 
 SIZES = ("small", "large", "tight")
 _LARGE_SHARE = 0.05
@@ -165,9 +165,19 @@ def uneven(rng: random.Random, chosen: Size, protocol: type[MulticastProtocol], 
     """In a part of the runs groups of different sizes: who counts a quorum of the wrong one is found by that alone."""
     if rng.random() >= chosen.uneven or not protocol.specification.fault_tolerant:
         return even
-    sizes = [rng.choice(chosen.replicas) for _ in even.groups]
-    ends = list(accumulate(sizes))
-    return Topology({group: range(end - size, end) for group, end, size in zip(even.groups, ends, sizes, strict=True)})
+    return Topology(groups_of([rng.choice(chosen.replicas) for _ in even.groups]))
+
+
+def groups_of(sizes: Sequence[int]) -> dict[GroupId, range]:
+    """Groups 0, 1, ... of so many processes each, which are numbered one after the other."""
+    ends = accumulate(sizes)
+    return {group: range(end - size, end) for group, (end, size) in enumerate(zip(ends, sizes, strict=True))}
+
+
+def shape(topology: Topology) -> str:
+    """How many groups of which size."""
+    sizes = [len(members) for members in topology.groups.values()]
+    return f"{len(sizes)}x{sizes[0]}" if len(set(sizes)) == 1 else "+".join(map(str, sizes))
 
 
 def conditions(rng: random.Random, chosen: Size, options: Options) -> Conditions:

@@ -327,7 +327,7 @@ class Run:
         return Outcome(
             protocol=self.specification.name,
             seed=self.seed,
-            topology=self._shape(),
+            topology=drawing.shape(self.topology),
             digest=world.digest(),
             simulated_us=world.now - EPOCH_US,
             wall_s=time.process_time() - started,
@@ -339,11 +339,6 @@ class Run:
             violations=list(world.violations),
             options=drawing.changed_options(self.options),
         )
-
-    def _shape(self) -> str:
-        """How many groups of which size."""
-        sizes = [len(members) for members in self.topology.groups.values()]
-        return f"{len(sizes)}x{sizes[0]}" if len(set(sizes)) == 1 else "+".join(map(str, sizes))
 
     def _execute(self) -> None:
         world = self.world

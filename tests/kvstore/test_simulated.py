@@ -116,6 +116,11 @@ def test_the_same_seed_gives_the_same_run():
     assert first == second and first.operations
 
 
+def test_in_a_part_of_the_tight_worlds_shards_have_different_sizes():
+    outcome = run_seed(Settings(protocol="fastcast", size="tight"), 54001)
+    assert outcome.violations == [] and outcome.topology == "2+1"
+
+
 def test_the_simulator_runs_it_as_its_store():
     """What `python -m multicast.simulation run --store` is given."""
     chosen = simulation.Settings(store=True, groups=2, options={"clock": "hybrid"})

@@ -89,7 +89,8 @@ def test_a_world_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.Mon
 
 
 def test_one_seed_prints_the_digest_of_its_trace() -> None:
-    first, second = (_simulate("run", "--protocol", "white_box", "--size", "small", "--seeds", "3:4").stdout for _ in range(2))
+    command = ("run", "--protocol", "white_box", "--size", "small", "--seeds", "3:4")
+    first, second = (_simulate(*command).stdout for _ in range(2))
     digest = [line for line in first.splitlines() if "trace digest" in line]
     assert digest
     assert digest == [line for line in second.splitlines() if "trace digest" in line]

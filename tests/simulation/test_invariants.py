@@ -95,10 +95,15 @@ def test_who_wins_an_epoch_that_never_begins_counts_on_nothing_in_it() -> None:
     ("protocol", "seed"),
     [
         pytest.param("white_box", 105, id="what a later copy has taken the place of was settled"),
-        pytest.param("white_box", 200194, id="a leader had a later copy of what others still know", marks=pytest.mark.full),
         pytest.param("ft_skeen", 200105, id="an entry of each copy of a message begins a life"),
-        pytest.param("fastcast", 200061, id="a probe waits behind a late copy", marks=pytest.mark.full),
-        pytest.param("fastcast", 200069, id="who told its position and died does not count", marks=pytest.mark.full),
+        *(
+            pytest.param(name, seed, id=what, marks=pytest.mark.full)
+            for name, seed, what in (
+                ("white_box", 200194, "a leader had a later copy of what others still know"),
+                ("fastcast", 200061, "a probe waits behind a late copy"),
+                ("fastcast", 200069, "who told its position and died does not count"),
+            )
+        ),
     ],
 )
 def test_late_copies_and_the_dead_accuse_nobody(protocol: str, seed: int) -> None:
