@@ -69,8 +69,10 @@ def main(arguments: Sequence[str] | None = None, *others: typer.Typer) -> NoRetu
         from typer._completion_classes import completion_init
 
         completion_init()
+    words = sys.argv[1:] if arguments is None else arguments
+    whole = together(cluster_cli.app, app, *others, asked=words[0] if words else "")
     try:
-        code = together(cluster_cli.app, app, *others)(arguments, prog_name="kvstore", standalone_mode=False)
+        code = whole(arguments, prog_name="kvstore", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:

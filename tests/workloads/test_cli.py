@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from typer import main as typer_main
 from typer.main import get_command
 
 import kvstore
@@ -347,6 +348,21 @@ def test_every_command_that_prints_a_result_prints_it_for_programs() -> None:
     found = dict(commands(get_command(together(*groups))))
     without = {name for name, command in found.items() if "--output" not in {o for p in command.params for o in p.opts}}
     assert without - hidden == silent and len(found) > 40
+
+
+def test_of_all_commands_only_the_one_that_is_asked_for_is_made(alone: Shell) -> None:
+    def told(command: Any) -> Any:
+        if hasattr(command, "commands"):
+            return {name: told(inner) for name, inner in command.commands.items()}
+        return [(param.name, param.opts, param.required, param.envvar) for param in command.params]
+
+    groups = (cluster_cli.app, server_cli.app, client_cli.app, leases_cli.app, locks_cli.app, rights_cli.app)
+    whole = told(get_command(together(*groups)))
+    assert all(told(get_command(together(*groups, asked=name))) == {name: of} for name, of in whole.items())
+    assert told(get_command(together(*groups, asked="--ca"))) == whole
+    with patch.object(typer_main, "get_command_from_info", side_effect=typer_main.get_command_from_info) as made:
+        assert alone("id").status == 0
+    assert made.call_count == 1
 
 
 def test_a_shell_completes_commands(alone: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
