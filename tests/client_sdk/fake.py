@@ -24,9 +24,11 @@ from kvstore.api.model import (
     Put,
     Range,
     Result,
+    TxnResult,
     only_reads,
 )
 from kvstore.api.model import Transaction as Txn
+from kvstore.api.model import Txn as Nested
 from kvstore.api.problem import NOT_APPLIED, UNKNOWN
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.messages import Refused
@@ -227,8 +229,7 @@ class FakeCluster:
     def execute(self, txn: Txn) -> Result:
         self.time += 1
         version = Timestamp(self.time, 0)
-        succeeded = all(map(self.holds, txn.compare))
-        branch = txn.success if succeeded else txn.failure
+        succeeded, branch = self.branch(txn)
         for operation in branch:
             before = self.rows.get(operation.key, (b"0", ZERO))[0] if isinstance(operation, Add) else b"0"
             if not before.removeprefix(b"-").isdigit():
@@ -236,6 +237,10 @@ class FakeCluster:
         if any(not isinstance(operation, Get | Range) for operation in branch):
             self.applied += 1
         return Result(succeeded, version, tuple(self.operate(operation, version) for operation in branch))
+
+    def branch(self, txn: Txn | Nested) -> tuple[bool, tuple[Operation, ...]]:
+        succeeded = all(map(self.holds, txn.compare))
+        return succeeded, txn.success if succeeded else txn.failure
 
     def holds(self, compare: Compare) -> bool:
         value, version = self.rows.get(compare.key, (None, ZERO))
@@ -246,6 +251,10 @@ class FakeCluster:
         return compare.op == "!=" if value is None else OPERATORS[compare.op](value, compare.operand)
 
     def operate(self, operation: Operation, version: Timestamp) -> OperationResult:
+        """What a nested transaction compares nothing may have written before it."""
+        if isinstance(operation, Nested):
+            succeeded, branch = self.branch(operation)
+            return TxnResult(succeeded=succeeded, results=tuple(self.operate(one, version) for one in branch))
         if isinstance(operation, Range):
             keys = sorted(k for k in self.rows if k.startswith(operation.prefix) and k > operation.after)
             entries = tuple(KeyValue(k, *self.rows[k]) for k in keys[: operation.limit])

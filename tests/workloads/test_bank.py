@@ -74,7 +74,8 @@ async def test_the_total_never_changes_under_faults(tmp_path: Path) -> None:
     assert all(set(e.reads) == set(balances) for e in reads)
 
 
-async def test_accounts_keep_their_minimum_and_seven_digits() -> None:
+async def test_accounts_keep_their_minimum_and_seven_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bank, "START", bank.MINIMUM + bank.TRANSFER_MAX)
     async with FakeCluster() as cluster:
         stop = asyncio.Event()
 
