@@ -217,7 +217,8 @@ def all_differ(rows: np.ndarray) -> bool:
 def rise(rows: np.ndarray) -> np.ndarray:
     """Of each pair of 64-bit numbers but the first, whether it is greater than the one before."""
     high, low = rows[:, 0], rows[:, 1]
-    return np.asarray((high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1])), bool)
+    higher, as_high, lower = high[1:] > high[:-1], high[1:] == high[:-1], low[1:] > low[:-1]
+    return np.asarray(higher | (as_high & lower), bool)
 
 
 def index_in(rows: np.ndarray, known: np.ndarray) -> np.ndarray:

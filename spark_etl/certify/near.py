@@ -196,7 +196,8 @@ def around(
 
 def _between(order: np.ndarray, back: np.ndarray) -> np.ndarray:
     """Which nodes lie between the places of a pair that runs back, or at one of them."""
-    back = back[back[:, 0] > back[:, 1]]
+    runs_back = back[:, 0] > back[:, 1]
+    back = back[runs_back]
     depth = np.zeros(int(order.max(initial=-1)) + 2, np.int64)
     np.add.at(depth, back[:, 1], 1)
     np.add.at(depth, back[:, 0] + 1, -1)

@@ -125,7 +125,9 @@ def _ranges_are_whole(
         key, low, high = _in_order(whole(table["key"]).cast(pa.binary()), [one for _, one in scans])
         order = np.lexsort((when, key))
         lives = ~numbers(table["deleted"])[order].astype(bool)
-        before = np.append(False, lives[:-1] & (key[order][1:] == key[order][:-1])) if len(order) else lives
+        same = key[order][1:] == key[order][:-1]
+        lived = lives[:-1] & same
+        before = np.append(False, lived) if len(order) else lives
         change = lives.astype(np.int64) - before
         in_time = np.argsort(when[order], kind="stable")
         known = np.searchsorted(when[order][in_time], seen_at, side="right")

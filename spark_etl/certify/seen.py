@@ -62,7 +62,8 @@ def _side_by_side(
     """Which of the reads that clients were told of (key and version said, by the transactions `mine`) stand in the
     journals in the same place among their transaction's. Of transactions whose reads stand in several places, or that
     read a key twice, none. whose: of `reads` the transaction, or -1, which are `count`."""
-    starts = np.flatnonzero(np.concatenate(([True], whose[1:] != whose[:-1])))
+    another = whose[1:] != whose[:-1]
+    starts = np.flatnonzero(np.concatenate(([True], another)))
     plain = np.bincount(whose[starts] + 1, minlength=count + 1)[1:] == 1
     first = np.zeros(count, np.int64)
     first[whose[starts]] = starts  # of those of -1 it says nothing

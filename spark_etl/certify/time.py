@@ -66,8 +66,9 @@ def steps(
         return Course(plain, version[at.row[plain]], nodes, np.zeros(0, np.int64))
     last, following, has_next = _places_of(ops, reads, logs)
     version, before, after = ranks(found.gts, last, following)
-    done_op = np.concatenate([plain[ops.ok[plain]], reads])
-    done = np.concatenate([version[at.row[plain[ops.ok[plain]]]], before])
+    ended = plain[ops.ok[plain]]
+    done_op, placed = np.concatenate([ended, reads]), version[at.row[ended]]
+    done = np.concatenate([placed, before])
     row = who_is_greatest_before(
         np.concatenate([ops.file[done_op], ops.file[reads]]),
         np.concatenate([ops.complete[done_op], ops.invoke[reads]]),
