@@ -61,7 +61,7 @@ SAID = (*(error.__name__ for error in CLEAR), "DiskFull", "NoSpace", "Died")
 PUTS = 8
 OPERATIONS = 250
 """About so many a run has."""
-DRAWS, TRIES = 40, 60
+DRAWS, DRAWS_FULL, TRIES = 16, 40, 60
 SECONDS = 20.0
 
 
@@ -233,7 +233,9 @@ def drawn(rng: random.Random) -> list[Fault]:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", range(DRAWS))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.full] * (seed >= DRAWS)) for seed in range(DRAWS_FULL)]
+)
 async def test_nothing_is_lost_that_was_told(tmp_path: Path, made: config.ClusterConfig, seed: int) -> None:
     await run(tmp_path / "replica", made, seed, *drawn(random.Random(seed)))
 

@@ -615,7 +615,7 @@ class Fifo(Checker):
         return found
 
 
-LONG = (501, 505, 508, 509, 510)
+LONG = (501, 504, 505, 508, 509, 510, 511)
 
 
 @pytest.mark.parametrize(
