@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -469,8 +469,13 @@ def stale(text: str, package: str, modules: Modules, classes: Classes) -> list[s
     return found
 
 
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _is_in_file(path: Path, name: str, member: str, classes: Classes) -> bool:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = _parsed(path)
     named = [node for node in _classes_in(tree) if node.name == name]
     return any(member in _members(node, classes) for node in named) if member else name in _names(tree)
 
@@ -512,7 +517,7 @@ def _classes_in(tree: ast.Module) -> list[ast.ClassDef]:
 
 def _members(node: ast.ClassDef, classes: Classes) -> set[str]:
     """Methods, fields and attributes of self, inherited ones too."""
-    names = _names(node) | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    names = set(_own_members(node))
     for base in node.bases:
         called = ast.unparse(base).split("[")[0].rpartition(".")[2]
         for parent in classes.get(called, ()):
@@ -520,7 +525,13 @@ def _members(node: ast.ClassDef, classes: Classes) -> set[str]:
     return names
 
 
-def _names(scope: ast.Module | ast.ClassDef) -> set[str]:
+@cache
+def _own_members(node: ast.ClassDef) -> frozenset[str]:
+    return _names(node) | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+
+
+@cache
+def _names(scope: ast.Module | ast.ClassDef) -> frozenset[str]:
     """What is defined or imported there."""
     names = set()
     for node in scope.body:
@@ -531,7 +542,7 @@ def _names(scope: ast.Module | ast.ClassDef) -> set[str]:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
-    return names
+    return frozenset(names)
 
 
 def _prose(module: Module) -> Iterator[tuple[int, str]]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -27,26 +24,6 @@ from client_sdk import (
 from client_sdk.keyspace import ALL_KEYS
 from kvstore.api import model
 from tests.client_sdk.fake import FakeCluster
-from tests.house import ROOT
-
-MISTAKES = ROOT / "tests" / "client_sdk" / "mistakes.py"
-
-
-def test_a_strict_type_check_finds_every_planted_mistake_and_nothing_else(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", str(MISTAKES)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    found = {int(line): code for line, code in re.findall(r"mistakes\.py:(\d+): error: .*\[([a-z-]+)\]", done.stdout)}
-    planted = {
-        number: code[1]
-        for number, line in enumerate(MISTAKES.read_text().splitlines(), 1)
-        if (code := re.search(r"  # ([a-z-]+)$", line))
-    }
-    assert found == planted and len(planted) > 10, done.stdout + done.stderr
 
 
 async def test_text_is_its_utf8_wherever_bytes_may_stand() -> None:
