@@ -16,6 +16,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import examples
 from tests.house import ROOT
 
 FULL_HELP = "also run what is marked `full`: the same kinds of tests, longer and wider"
@@ -52,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: runs with --full only")
+    examples.full = config.getoption("--full")
     config.option.loadscopereorder = False  # workers begin units in the order of the tests
 
 

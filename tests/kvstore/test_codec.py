@@ -40,6 +40,7 @@ from kvstore.api.validation import validate
 from kvstore.core.messages import Refused
 from kvstore.http import errors
 from multicast.types import ZERO, Timestamp
+from tests.examples import examples
 
 VERSION = Timestamp(0x1234, 7)
 TEXT_VERSION = str(VERSION)
@@ -116,6 +117,7 @@ def same(a: Any, b: Any) -> bool:
     return msgspec.msgpack.encode(a) == msgspec.msgpack.encode(b)
 
 
+@examples(50)
 @given(st.builds(Transaction, _few, _branch, _branch), _forms)
 def test_the_server_reads_the_transaction_that_was_meant(transaction: Transaction, form: Form) -> None:
     assert same(codec.parse_transaction(codec.transaction_body(transaction, form), form), transaction)
@@ -128,6 +130,7 @@ def nested(levels: int, op: str = "get") -> dict[str, Any]:
     return {"success": [inner]}
 
 
+@examples(50)
 @given(_answered(), _forms)
 def test_the_client_reads_the_result_that_was_meant(answered: tuple[Transaction, Result], form: Form) -> None:
     transaction, result = answered

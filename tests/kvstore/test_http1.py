@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
+from tests.examples import examples
 
 BODY_BYTES_MAX = 1000
 METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
@@ -109,7 +110,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300)
+@examples(120, 300)
 @given(st.lists(st.lists(st.sampled_from(LINES), max_size=3), min_size=2, max_size=6))
 @example([[LINES[3], LINES[3]], [LINES[5], LINES[3]]])
 @example([[LINES[3]], [LINES[6]]])
@@ -134,7 +135,7 @@ def test_a_cut_anywhere_changes_nothing() -> None:
     assert list(read_all(data[i : i + 1] for i in range(len(data)))) == whole
 
 
-@settings(max_examples=300, deadline=None)
+@examples(120, 300)
 @given(st.lists(SENT, min_size=1, max_size=2), st.data())
 def test_nothing_is_read_in_another_way_than_a_proxy_would(
     sent: list[tuple[Read, list[int] | None, bytes]], drawn: st.DataObject

@@ -21,6 +21,7 @@ from kvstore.api.model import KeyValue, OperationResult
 from kvstore.api.openapi import document
 from kvstore.api.routes import BYTES, ROUTES, Route
 from kvstore.http.calls import GZIP_BYTES
+from tests.examples import examples
 from tests.kvstore.live import Replica, running_cluster
 from tests.kvstore.test_http_app import VERSION, FakeNode, answered, done, serving
 
@@ -191,7 +192,7 @@ def forbidden(schema: dict[str, Any]) -> st.SearchStrategy[str]:
     return st.integers(max_value=schema["minimum"] - 1).map(str) | st.integers(schema["maximum"] + 1).map(str)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60, 150)
 @given(st.data(), st.booleans())
 def test_what_the_document_says_of_a_parameter_is_what_is_taken(kv: Replica, data: st.DataObject, good: bool) -> None:
     path, method, operation, parameter = data.draw(st.sampled_from(BOUNDED))

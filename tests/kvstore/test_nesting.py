@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvstore.api.model import (
@@ -43,6 +43,7 @@ from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO, Timestamp
+from tests.examples import examples
 from tests.kvstore.one_replica import Bench, key
 
 OLD, NOW = Timestamp(5, 1), Timestamp(9, 2)
@@ -136,7 +137,7 @@ def with_ways(transaction: Transaction) -> Transaction:
     return transaction
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100, 300)
 @given(
     transactions, st.dictionaries(keys, values), st.dictionaries(keys, st.integers(0, 1)), st.integers(1, 2)
 )
@@ -173,7 +174,7 @@ def test_it_does_what_etcd_says_on_any_number_of_shards(transaction, before, hom
     assert {k: v for k, v in rows.items() if v is not None} == oracle.rows
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60, 200)
 @given(transactions, st.data())
 def test_it_ends_in_exactly_one_of_its_ways(transaction, data):
     with_ways(transaction)

@@ -19,6 +19,7 @@ from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.runtime.disk import FileDisk
 from multicast.types import Topology, new_message_id
+from tests.examples import examples
 
 CLUSTER = b"recovery cluster"
 START_US = 1_700_000_000_000_000
@@ -102,6 +103,7 @@ transactions = st.sampled_from(
 )
 
 
+@examples(40)
 @given(plan=st.lists(st.one_of(transactions, st.sampled_from(["freeze", "commit", "checkpoint", "kill"])), max_size=25))
 def test_a_replay_gives_the_same_state_and_answers(plan, tmp_path_factory):
     replica = SingleReplica(tmp_path_factory.mktemp("replica"))

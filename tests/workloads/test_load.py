@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from workloads.bench.connection import LOST, Connection, content_length, request_bytes
 from workloads.bench.grpc import FAILED, GrpcConnection, call, field, frame
 from workloads.bench.load import Load, Operation
@@ -29,6 +30,7 @@ def answer(status: int, body: bytes, framing: str) -> bytes:
 BODIES = st.text("ab0", max_size=40).map(str.encode)
 
 
+@examples(40)
 @given(
     st.lists(st.tuples(st.sampled_from([200, 201, 404, 503]), BODIES), min_size=1, max_size=5),
     st.sampled_from(["Content-Length", "content-length", "chunked"]),
@@ -148,6 +150,7 @@ def h2(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return frame(kind, flags, stream, payload)
 
 
+@examples(40)
 @given(st.lists(st.sampled_from(["answered", "failed", "reset"]), min_size=1, max_size=4), st.data())
 def test_calls_are_answered_however_their_frames_are_cut(wanted, data) -> None:
     """Between them are settings, pings and windows, as servers send them."""
