@@ -314,7 +314,7 @@ def test_a_store_that_forgets_ids_is_found(monkeypatch):
 def test_commands(tmp_path):
     runner = CliRunner()
     out, summary = tmp_path / "run", tmp_path / "summary.json"
-    arguments = ["run", "--protocol", "skeen", "--seeds", "5:6", "--seconds", "1", "--profile", "calm"]
+    arguments = ["run", "--protocol", "skeen", "--seeds", "5:6", "--size", "small", "--profile", "calm"]
     done = runner.invoke(app, [*arguments, "--out", str(out), "--json", str(summary)])
     assert done.exit_code == 0, done.output
     assert "violations: in 0 of 1 seeds" in done.output
@@ -332,7 +332,7 @@ def test_who_is_interrupted_tells_what_was_seen_so_far(tmp_path, monkeypatch):
 
     monkeypatch.setattr(commands, "run_seed", seed_run)
     summary = tmp_path / "summary.json"
-    arguments = ["run", "--protocol", "skeen", "--seeds", "5:9", "--seconds", "1", "--profile", "calm"]
+    arguments = ["run", "--protocol", "skeen", "--seeds", "5:9", "--size", "small", "--profile", "calm"]
     done = CliRunner().invoke(app, [*arguments, "--json", str(summary)])
     assert done.exit_code == 130 and "interrupted; so far:" in done.output
     assert "violations: in 0 of 1 seeds" in done.output

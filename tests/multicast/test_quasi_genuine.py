@@ -578,7 +578,7 @@ def test_what_is_kept_on_disk_does_not_grow() -> None:
     world = World(topology, make, 1)
     world.start()
     sizes = []
-    for number in range(6):
+    for number in range(4):
         for bits in range(100):
             world.submit(bits % 6, AppMessage(new_message_id(world.now, number << 20 | bits), (0, 1), b"x", bits % 6))
             world.run_for(20_000)
