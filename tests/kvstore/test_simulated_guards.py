@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +16,8 @@ from kvstore.simulated.ranging import Ranger
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
 
-SEEDS = range(6)
+SEEDS = (0, 4)
+"""Of the first six those in which somebody wrote on such a condition."""
 
 
 class Guard(Ranger):
@@ -51,7 +53,7 @@ class Guard(Ranger):
         self.go_on(told)
 
 
-def violations(seeds: range) -> tuple[list[str], dict[str, int]]:
+def violations(seeds: Iterable[int]) -> tuple[list[str], dict[str, int]]:
     Guard.judged = {"failed": 0, "held": 0, "unknown": 0}
     with patch.object(ranging, "Ranger", Guard):
         found = [

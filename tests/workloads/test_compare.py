@@ -48,7 +48,7 @@ def test_protocols_are_all_or_named() -> None:
 
 
 def test_fresh_clusters_one_after_the_other_in_one_table(temporary: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = Plan(clients=(1, 4), kinds=("txn",), seconds=SECONDS, warmup=0.0)
+    plan = Plan(clients=(1, 4), kinds=("txn",), seconds=SECONDS, warmup=0.0, records=200)
     status = compare.run("skeen,sequencer", plan, json=True)
     said = capsys.readouterr()
     assert status == 0, said.err
@@ -75,7 +75,7 @@ def test_one_that_does_not_start_costs_only_its_own_rows(temporary: Path, monkey
 
     monkeypatch.setattr(fresh, "run_kvstore", fail)
     said: list[str] = []
-    plan = Plan(clients=(1,), kinds=("txn",), seconds=SECONDS, warmup=0.0)
+    plan = Plan(clients=(1,), kinds=("txn",), seconds=SECONDS, warmup=0.0, records=200)
     result = compare.compare(["skeen", "sequencer"], plan, said.append)
     assert list(result.failed) == ["skeen"]
     assert "cluster.json" in result.failed["skeen"]
