@@ -19,6 +19,7 @@ from multicast.records import Completed, Delivered, Started, Stopped
 from spark_etl import jobs, schemas, session, stages
 from spark_etl.audit import case
 from spark_etl.audit.runner import Audit
+from spark_etl.certify.proof import LOGS
 from spark_etl.ingest import extraction, tables
 from spark_etl.jobs import app
 from spark_etl.report import Report, from_json, to_json
@@ -60,23 +61,31 @@ def load(path: Path) -> Report:
     return from_json(path.read_bytes(), str(path))
 
 
-@pytest.mark.parametrize("rows, asked", [(0, [1]), (10_000, [])])
 def test_of_many_rows_a_session_is_asked_for_that_is_fast(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, asked: list[int]
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Once it is known that they must be looked at."""
-    monkeypatch.setattr(case, "PLANNED_ROWS", rows)
-    found: list[int] = []
+    """Once it is known that they must be looked at: not if all is proved, nor of few."""
+    asked: list[int] = []
 
     def heavier() -> Any:
-        found.append(1)
+        asked.append(1)
         return spark
 
-    for run, verdict in ((bank_run(), "valid"), (violated_run(), "violated")):
-        directory, out = run.write(tmp_path / verdict), tmp_path / f"{verdict}-out"
-        report = Audit(spark, directory, out, parts=("delivery",), heavier=heavier).run()
-        assert report.verdict == verdict
-    assert found == asked
+    def prepared(name: str, rows: int) -> Audit:
+        monkeypatch.setattr(case, "PLANNED_ROWS", rows)
+        audit = Audit(spark, tmp_path / name, tmp_path / f"{name}-out", parts=("delivery",), heavier=heavier)
+        audit._open()
+        with audit._meanwhile:
+            audit._prepare()
+        return audit
+
+    for name, run in (("valid", bank_run()), ("violated", violated_run())):
+        extraction.extract(run.write(tmp_path / name), tmp_path / f"{name}-out")
+    assert prepared("valid", 0).proof.holds(*LOGS) and not asked
+    assert not prepared("violated", 10_000).proof.holds(*LOGS) and not asked
+    monkeypatch.setattr(case, "PLANNED_ROWS", 0)
+    audit = Audit(spark, tmp_path / "violated", tmp_path / "violated-out", parts=("delivery",), heavier=heavier)
+    assert audit.check_all().verdict == "violated" and asked == [1]
 
 
 def test_the_audit_of_a_correct_run_finds_it_valid(tmp_path: Path):
