@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import signal
@@ -16,12 +17,12 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import examples
+from tests import amounts
 from tests.house import ROOT
 
 FULL_HELP = "also run what is marked `full`: the same kinds of tests, longer and wider"
 SPARK = "spark: Any"
-"""A fixture or a test that says so has the session."""
+"""A fixture or a test that says so has the session; so has who has such a fixture of the same file."""
 DEAR = (
     "tests/conformance/", "tests/simulation/test_latency", "tests/simulation/test_mutants",
     "tests/kvstore/test_simulated_strictness",
@@ -53,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: runs with --full only")
-    examples.full = config.getoption("--full")
+    amounts.full = config.getoption("--full")
     config.option.loadscopereorder = False  # workers begin units in the order of the tests
 
 
@@ -79,14 +80,30 @@ def unit(test: str) -> str:
     """Tests of the same unit run in the same worker: all that use a Spark session, as it is dear to start and to warm
     up; otherwise those of a file, which may share a cluster. Where each is dear, the tests of one function whose first
     parameters are the same: the bugs of a module share runs without them."""
-    path = test.partition("::")[0]
-    if SPARK in (ROOT / path).read_text():
+    path, _, name = test.partition("[")[0].partition("::")
+    if name.rpartition("::")[2] in having_spark(path):
         return SPARK
     return test.partition("-")[0] if path.startswith(DEAR) else path
 
 
+@cache
+def having_spark(path: str) -> frozenset[str]:
+    """The functions of a file that have Spark's session: all, if a fixture has it that all have."""
+    text = (ROOT / path).read_text()
+    if SPARK not in text:
+        return frozenset()
+    functions = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    asked = {one.name: {argument.arg for argument in (*one.args.args, *one.args.kwonlyargs)} for one in functions}
+    found, more = set[str](), {"spark"}
+    while more:
+        found |= more
+        more = {name for name, arguments in asked.items() if arguments & found} - found
+    for_all = {one.name for one in functions if any("autouse" in ast.unparse(by) for by in one.decorator_list)}
+    return frozenset(asked if for_all & found else found)
+
+
 def apart(items: Iterable[pytest.Item]) -> list[str]:
-    """The tests that have Spark's session, and whose file does not say so to `unit`."""
+    """The tests that have Spark's session, though `unit` does not see that they do."""
     return [i.nodeid for i in items if "spark" in getattr(i, "fixturenames", ()) and unit(i.nodeid) != SPARK]
 
 

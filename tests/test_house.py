@@ -350,7 +350,25 @@ def test_who_does_not_wait_for_a_process_is_named_and_not_the_next_test(tmp_path
 def test_a_test_that_would_start_spark_in_another_worker_is_noticed() -> None:
     files = ("spark_etl/test_audit.py", "test_house.py")
     items: list[Any] = [SimpleNamespace(nodeid=f"tests/{file}::test", fixturenames=["spark"]) for file in files]
+    assert conftest.apart(items) == [item.nodeid for item in items]
+    items[0].nodeid = "tests/spark_etl/test_audit.py::test_without_a_history_real_time_is_not_determined"
     assert conftest.apart(items) == ["tests/test_house.py::test"]
+
+
+@pytest.mark.parametrize(
+    ("test", "has"),
+    [
+        ("test_damage.py::test_rows_of_a_foreign_journal_are_not_judged", True),
+        ("test_damage.py::test_a_flipped_byte_is_named_in_its_file_and_only_there[toto-5]", False),
+        ("test_forgeries.py::test_every_damage_is_called_by_its_name_and_nobody_else_is_accused[x]", True),
+        ("test_stages.py::test_what_failed_in_spark_is_told_in_a_line[Job aborted-Job aborted]", True),
+        ("test_windows.py::test_rows_are_given_once_and_in_their_order", False),
+    ],
+    ids=["itself", "its file", "by two fixtures", "by one that all have", "nobody"],
+)
+def test_whoever_has_spark_is_with_the_others_that_have_it(test: str, has: bool) -> None:
+    path = f"tests/spark_etl/{test}"
+    assert conftest.unit(path) == (conftest.SPARK if has else path.partition("::")[0])
 
 
 # -- light installation ------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from kvstore.api.validation import validate
 from kvstore.core.messages import Refused
 from kvstore.http import errors
 from multicast.types import ZERO, Timestamp
-from tests.examples import examples
+from tests.amounts import examples
 
 VERSION = Timestamp(0x1234, 7)
 TEXT_VERSION = str(VERSION)

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
-from tests.examples import examples
+from tests.amounts import examples
 
 BODY_BYTES_MAX = 1000
 METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")

@@ -21,7 +21,7 @@ from kvstore.api.model import KeyValue, OperationResult
 from kvstore.api.openapi import document
 from kvstore.api.routes import BYTES, ROUTES, Route
 from kvstore.http.calls import GZIP_BYTES
-from tests.examples import examples
+from tests.amounts import examples
 from tests.kvstore.live import Replica, running_cluster
 from tests.kvstore.test_http_app import VERSION, FakeNode, answered, done, serving
 

@@ -43,7 +43,7 @@ from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import ZERO, Timestamp
-from tests.examples import examples
+from tests.amounts import examples
 from tests.kvstore.one_replica import Bench, key
 
 OLD, NOW = Timestamp(5, 1), Timestamp(9, 2)

@@ -19,7 +19,7 @@ from multicast.engine import Engine
 from multicast.journal import Journal
 from multicast.runtime.disk import FileDisk
 from multicast.types import Topology, new_message_id
-from tests.examples import examples
+from tests.amounts import examples
 
 CLUSTER = b"recovery cluster"
 START_US = 1_700_000_000_000_000

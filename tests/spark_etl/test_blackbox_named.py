@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import combinations, permutations, product
 from random import Random
@@ -14,10 +13,11 @@ from spark_etl.blackbox.history import Op, Transaction, seen_by_unknown
 from spark_etl.blackbox.judge import LINEARIZABLE, STRICT, judge
 from spark_etl.blackbox.models import PLAIN, REALTIME, SESSION
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
+from tests.amounts import tries
 from tests.spark_etl import brute_blackbox as brute
 from tests.spark_etl import brute_named as named
 
-EXAMPLES = int(os.environ.get("RANDOM_HISTORIES", "250"))
+EXAMPLES = tries("RANDOM_HISTORIES", 100, 250)
 FIRST = 100
 """What may have been there at first."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import msgspec
@@ -16,10 +15,11 @@ from spark_etl.blackbox.linearize import LINEARIZABLE as FOUND
 from spark_etl.blackbox.linearize import linearize
 from spark_etl.blackbox.models import PLAIN, REALTIME, SESSION
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
+from tests.amounts import tries
 from tests.spark_etl import brute_blackbox as brute
 from tests.spark_etl.random_histories import random_history
 
-EXAMPLES = int(os.environ.get("RANDOM_HISTORIES", "400"))
+EXAMPLES = tries("RANDOM_HISTORIES", 160, 400)
 
 PROVES = {
     "G0": "read-uncommitted",

@@ -21,10 +21,11 @@ from spark_etl.certify import circles, key, near, source, stretch, windows
 from spark_etl.certify.arrays import Suspect, whole
 from spark_etl.certify.proof import READS, Proof, Reached
 from spark_etl.ingest.tables import Manifest
+from tests.amounts import tries
 from tests.spark_etl import certified
 
 NONE = bytes(16)
-RUNS = int(os.environ.get("STRETCH_RUNS", "4"))
+RUNS = tries("STRETCH_RUNS", 2, 8)
 FIRST = int(os.environ.get("RANDOM_SEED", "0"))
 REPLICAS = 2
 
@@ -226,7 +227,7 @@ def test_of_a_long_stretch_the_whole_is_looked_at() -> None:
 def test_of_a_key_that_half_of_all_touched_the_whole_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[stretch.Stretch]
 ) -> None:
-    manifest = generate(Shape(2_000, shards=1, replicas=1, stale=True, hot=1.0), tmp_path)
+    manifest = generate(Shape(1_000, shards=1, replicas=1, stale=True, hot=1.0), tmp_path)
     monkeypatch.setattr(near, "SHARE_MAX", 0.5)
     proof, _ = cut(tmp_path, manifest)
     assert not proof.holds(READS) and not proof.near and not parts
@@ -236,7 +237,7 @@ def test_of_a_key_that_half_of_all_touched_the_whole_is_looked_at(
 
 
 def test_what_cannot_be_told_of_a_stretch_is_told_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = generate(Shape(2_000, shards=2, replicas=1, stale=True), tmp_path)
+    manifest = generate(Shape(1_000, shards=2, replicas=1, stale=True), tmp_path)
     _, rows = cut(tmp_path, manifest)
 
     def fails(*about: Any) -> Any:

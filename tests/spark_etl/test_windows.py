@@ -23,9 +23,12 @@ from spark_etl.bench.inputs import Shape, generate
 from spark_etl.certify import precedence, runs, shards, source, windows
 from spark_etl.certify.arrays import DOUBTS, Suspect, halves, index_in
 from spark_etl.certify.proof import CLIENTS, PRECEDENCE, READS, Proof
+from tests.amounts import tries
 from tests.spark_etl import certified
 from tests.spark_etl.random_runs import KNOWN, correct_run, random_run
 
+RANDOM, MISSING = tries("RANDOM_RUNS", 6, 20), tries("RANDOM_RUNS", 6, 8)
+"""Runs of each kind."""
 KERNELS = ("shards.certify", "shards.other_keys", "runs.certify", "runs.certify_told")
 
 
@@ -77,7 +80,7 @@ def plain(proof: Proof) -> dict[str, Any]:
     ("positions", "batch"), [(1, 2), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((3, 2), (2, 100)))]
 )
 def test_random_runs_are_judged_alike(tmp_path: Path, told: Counter[str], positions: int, batch: int) -> None:
-    runs = [run for run in KNOWN.values() if not run.lost] + [random_run(Random(seed))[0] for seed in range(20)]
+    runs = [run for run in KNOWN.values() if not run.lost] + [random_run(Random(seed))[0] for seed in range(RANDOM)]
     differing = []
     for run in runs:
         whole, bit_by_bit = both(certified.written(run, tmp_path), positions, batch)
@@ -209,7 +212,7 @@ def test_runs_with_missing_lines_are_judged_alike(
     first_shard = index_in(halves(lines["id"]), halves(delivered["id"])) >= 0
     everywhere = int(time[2 * (inputs.EPOCH - 1)])
     seen: Counter[bool] = Counter()
-    for seed in range(8):
+    for seed in range(MISSING):
         rng = Random(seed)
         begin, length = everywhere - rng.randrange(60, 130), rng.choice((80, 150, 200))
         there = (time < begin) | (time >= begin + length)

@@ -24,7 +24,7 @@ from tests.client_sdk.fake import FakeCluster
 from workloads import bank, invariants
 
 SOMETIMES = 7
-TRANSACTIONS = 200
+TRANSACTIONS = 100
 
 
 class Buggy(FakeCluster):

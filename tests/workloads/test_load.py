@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.examples import examples
+from tests.amounts import examples
 from workloads.bench.connection import LOST, Connection, content_length, request_bytes
 from workloads.bench.grpc import FAILED, GrpcConnection, call, field, frame
 from workloads.bench.load import Load, Operation
