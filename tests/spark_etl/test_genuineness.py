@@ -165,7 +165,8 @@ def test_a_protocol_that_tells_everybody_is_found_and_the_line_of_the_trace_show
 @pytest.mark.parametrize(
     ("name", "audit", "verdict", "note"),
     [
-        ("primcast", Audit, "valid", "between participants only"),
+        ("primcast", OfTrace, "valid", "between participants only"),
+        pytest.param("primcast", Audit, "valid", "between participants only", marks=pytest.mark.full),
         ("sequencer", OfTrace, "not applicable", "does not claim it: "),
     ],
 )
