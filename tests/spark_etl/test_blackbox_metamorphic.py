@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -19,10 +18,11 @@ from spark_etl.blackbox.judge import LINEARIZABLE, Judgement, judge
 from spark_etl.blackbox.models import MODELS
 from spark_etl.blackbox.sessions import NAMES
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
+from tests.amounts import tries
 from tests.spark_etl.random_histories import random_history
 from tests.spark_etl.test_blackbox_random import written
 
-EXAMPLES = int(os.environ.get("RANDOM_HISTORIES", "60"))
+EXAMPLES = tries("RANDOM_HISTORIES", 30, 60)
 OWN = sorted((Path(__file__).parent / "histories").glob("*.jsonl"))
 HISTORIES = st.one_of(
     st.sampled_from(OWN).map(lambda path: parse(path.read_bytes().splitlines())),

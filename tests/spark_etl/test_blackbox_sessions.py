@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Any
 
@@ -16,11 +15,12 @@ from spark_etl.blackbox.judge import judge
 from spark_etl.blackbox.models import SESSION
 from spark_etl.blackbox.sessions import NAMES
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
+from tests.amounts import tries
 from tests.spark_etl.brute_sessions import CHECKS, guarantees
 from tests.spark_etl.random_histories import random_history
 from tests.spark_etl.test_blackbox_random import written
 
-EXAMPLES = int(os.environ.get("RANDOM_HISTORIES", "300"))
+EXAMPLES = tries("RANDOM_HISTORIES", 120, 300)
 
 MR, RYW, MW, WFR = NAMES
 

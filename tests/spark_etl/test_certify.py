@@ -56,7 +56,7 @@ from tests.spark_etl.forged import FORGERIES, forge
 from tests.spark_etl.random_runs import KNOWN, correct_run, random_run, tiny
 from tests.spark_etl.runs import SEGMENT, bank_run
 
-RUNS = int(os.environ.get("RANDOM_RUNS", "25"))
+RUNS = int(os.environ.get("RANDOM_RUNS", "10"))
 RUNS_FULL = 2000
 
 # -- whole runs --------------------------------------------------------------------------------------------------------

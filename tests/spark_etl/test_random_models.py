@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from itertools import pairwise
 from random import Random
@@ -10,10 +9,11 @@ from random import Random
 from multicast.types import Timestamp
 from spark_etl.frames.edges import RW, WR, WW
 from spark_etl.search import consistency
+from tests.amounts import tries
 from tests.spark_etl import brute_history
 from tests.spark_etl.random_runs import KNOWN, random_run
 
-RUNS = int(os.environ.get("RANDOM_RUNS", "300"))
+RUNS = tries("RANDOM_RUNS", 150, 300)
 
 
 def gts(time: int) -> bytes:
