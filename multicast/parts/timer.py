@@ -8,7 +8,9 @@ from __future__ import annotations
 import random
 
 _HAND_OVER = 0.1
-"""Patience with a leader that asks to be relieved, as a share of the usual one."""
+"""Patience with a leader that asks to be relieved, as a share of the usual one: so long, and `_BEATS_AFTER` heartbeats,
+in which it may take it back. It may not have heard yet of the leader of another group whom it reaches (parts.reach)."""
+_BEATS_AFTER = 1.5
 _CUT_OFF = 0.25
 """With one that was heard, and to which there is no connection any more: so long a silence it still takes, and
 `_BEATS_MISSED` heartbeats, so that a connection that comes back costs nothing."""
@@ -23,12 +25,13 @@ class LeaderTimer:
     leader is heard at least. reluctant: this process should not lead (`MulticastProtocol.on_clock`), and waits four
     times as long. cut_off: there is no connection to the leader: a hint that it is dead."""
 
-    __slots__ = ("_cut_off_share", "_heard", "_last", "_not_before", "_patience", "_relieving", "_rng", "_share",
-                 "cut_off", "reluctant", "timeout_us")  # fmt: skip
+    __slots__ = ("_cut_off_share", "_hand_over_share", "_heard", "_last", "_not_before", "_patience", "_relieving",
+                 "_rng", "_share", "cut_off", "reluctant", "timeout_us")  # fmt: skip
 
     def __init__(self, timeout_us: int, rng: random.Random, heartbeat_us: int = 0):
         self.timeout_us = timeout_us
         self._cut_off_share = min(1.0, max(_CUT_OFF, _BEATS_MISSED * heartbeat_us / timeout_us))
+        self._hand_over_share = min(1.0, max(_HAND_OVER, _BEATS_AFTER * heartbeat_us / timeout_us))
         self._rng = rng
         self._last = self._not_before = 0
         self._share = 1.0
@@ -41,7 +44,7 @@ class LeaderTimer:
         one, nothing else that it says prolongs patience before the other."""
         if resigning and not self.reluctant:
             if not self._relieving:
-                self.restart(now, _HAND_OVER)
+                self.restart(now, self._hand_over_share)
                 self._relieving = True
             return
         if self._relieving and resigning is False:

@@ -181,6 +181,15 @@ def test_followers_with_a_right_clock_stand_soon_against_a_leader_that_asks_to_b
     assert off.deadline >= 60_000 + 4 * SECOND
 
 
+def test_a_leader_may_take_back_that_it_asks_to_be_relieved_with_its_next_heartbeat() -> None:
+    """It may hear a little later than its followers that another group's leader is one whom it reaches."""
+    timer = LeaderTimer(SECOND, random.Random(1), heartbeat_us=400_000)
+    timer.heard(100, True)
+    assert not timer.due(450_000)
+    timer.heard(450_000, False)
+    assert timer.deadline >= 450_000 + SECOND
+
+
 def test_a_leader_that_no_longer_asks_to_be_relieved_has_the_usual_patience_again() -> None:
     """Else a follower asks ever after whether others miss it, too."""
     timer = LeaderTimer(SECOND, random.Random(1))
