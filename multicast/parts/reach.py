@@ -9,6 +9,9 @@ So a leader that has long been without such a connection asks to be relieved, as
 (`MulticastProtocol.on_clock`). Only members that have all of them heed that: if there are none, because the other group
 is down, or all of it away, nothing changes, and who does not hear the leader deposes nobody for that. Of two leaders
 the process with the lower id asks first, the other after twice the time: as a rule one of them goes.
+
+What a process multicasts to other groups only, and to whose leaders it has no connection, is not passed on by anybody:
+it waits for the link, or for other leaders.
 """
 
 from __future__ import annotations

@@ -212,7 +212,8 @@ def test_what_the_document_says_of_a_parameter_is_what_is_taken(kv: Replica, dat
             path = path.replace(f"{{{other['name']}}}", quote(told, safe=""))
     answer = kv(method.upper(), path + ("?" + "&".join(query) if query else ""), body, **headers)
     if good and method != "head" and answer.status == 400:
-        assert name not in answer.json.get("field", ""), (answer.json, value)
+        contradicts = "before that version" in answer.json["detail"]  # another parameter
+        assert contradicts or name not in answer.json.get("field", ""), (answer.json, value)
     assert good or answer.status == 400, (method, path, query, headers, answer)
 
 
