@@ -33,7 +33,9 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("flips", [5, pytest.param(100, marks=pytest.mark.full)])
-@pytest.mark.parametrize("protocol", ["white_box", "quasi_genuine", "toto"])
+@pytest.mark.parametrize(
+    "protocol", ["white_box", *(pytest.param(name, marks=pytest.mark.full) for name in ("quasi_genuine", "toto"))]
+)
 def test_a_flipped_byte_is_named_in_its_file_and_only_there(tmp_path: Path, protocol: str, flips: int):
     """In runs with crashes and lost disks, at any byte: header, frame, body, end of a batch."""
     run = tmp_path / "run"

@@ -179,6 +179,7 @@ with session.sessions(pathlib.Path(sys.argv[1]), "local[1]", "1g", 1) as (spark,
 """
 
 
+@pytest.mark.full
 def test_much_input_gets_another_java_once_its_rows_are_looked_at(tmp_path: Path):
     done = subprocess.run([sys.executable, "-c", TWO, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout.splitlines() == ["5 True", "5 False", "False True"]
