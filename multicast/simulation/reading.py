@@ -14,7 +14,7 @@ from multicast.application import Application, ApplicationOutbox
 from multicast.parts.reads import Confirmed
 from multicast.simulation.checkers import Checker, Properties
 from multicast.simulation.world import World
-from multicast.types import Ballot, ProcessId
+from multicast.types import AppMessage, Ballot, MessageId, ProcessId
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -23,17 +23,21 @@ Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
 
 
 class Reader(Application):
-    """Asks its protocol for each request, and answers it with the position, or None. reads: where answers are
-    judged."""
+    """Asks its protocol for each request, and answers it with the position, or None. reads: where answers are judged.
+    refused: where it notes what its protocol does not multicast."""
 
-    def __init__(self, pid: ProcessId, reads: Reads):
+    def __init__(self, pid: ProcessId, reads: Reads, refused: set[MessageId]):
         self._pid = pid
         self._reads = reads
+        self._refused = refused
         self._had: dict[int, int] = {}
 
     def on_request(self, token: int, request: Any, now: int, out: ApplicationOutbox) -> None:
         self._had[token] = self._reads.delivered(self._pid)
         out.read(token)
+
+    def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:
+        self._refused.add(message.id)
 
     def on_readable(self, token: int, position: int | None, now: int, out: ApplicationOutbox) -> None:
         self._reads.judge(self._pid, self._had.pop(token), position)

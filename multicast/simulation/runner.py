@@ -37,7 +37,7 @@ from multicast.simulation.stragglers import Stragglers
 from multicast.simulation.true_time import TrueTime
 from multicast.simulation.vouching import Vouching
 from multicast.simulation.world import World
-from multicast.types import AppMessage, GroupId, ProcessId, new_message_id
+from multicast.types import AppMessage, GroupId, MessageId, ProcessId, new_message_id
 from multicast.wire import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ class Run:
         if self._late is not None:
             self.world.observers.append(self._late)
         self._persistent: list[AppMessage] = []
+        self._handed: list[tuple[MessageId, ProcessId, int]] = []  # probes: to whom, in which life
+        self._refused: set[MessageId] = set()
         self._last_copy_at = 0
         self._faults: list[Fault] = []
 
@@ -211,7 +213,7 @@ class Run:
     def _make_process(
         self, pid: ProcessId, rng: random.Random, disk: SimulatedDisk
     ) -> tuple[MulticastProtocol, Application]:
-        reader = Reader(pid, self.reads)
+        reader = Reader(pid, self.reads, self._refused)
         reader.position = self.dropping.held(pid)
         return self._process(pid, rng), reader
 
@@ -374,7 +376,12 @@ class Run:
 
     def unfinished(self, dead: Collection[ProcessId]) -> bool:
         """See `endings.Judged`."""
-        return self.reads.open > 0 or self.properties.unfinished(dead)
+        return self._is_handing_over() or self.reads.open > 0 or self.properties.unfinished(dead)
+
+    def _is_handing_over(self) -> bool:
+        """Whether a process that is up has yet to multicast a probe, or to refuse to."""
+        nodes, taken = self.world.nodes, self.properties.messages.keys() | self._refused
+        return any(nodes[p].up and nodes[p].life == life and i not in taken for i, p, life in self._handed)
 
     def finish(self, dead: Collection[ProcessId]) -> None:
         """See `endings.Judged`."""
@@ -387,6 +394,7 @@ class Run:
         """See `endings.Judged`."""
         identity = new_message_id(self.world.now, self._endings_rng.getrandbits(62))
         self.world.submit(sender, AppMessage(identity, destinations, b"probe", sender))
+        self._handed.append((identity, sender, self.world.nodes[sender].life))
 
     def answered_us(self) -> int:
         """See `endings.Judged`: nobody waits for an answer."""

@@ -153,6 +153,7 @@ class Finishes(Checker):
     every group; and goes on with all that it has multicast and not delivered."""
 
     watches_protocol = True
+    watches_idle = True  # a proposal leaves with the end of the batch, by when others may not be heard any more
 
     def __init__(self, topology: Topology):
         super().__init__()
