@@ -86,7 +86,8 @@ class Shards:
     def trouble(self, shard: GroupId, now: int) -> str:
         """Why this shard can take nothing at the moment, naming the shard that is waited for; empty if it can."""
         if self._is_silent(shard, now):
-            return f"shard {shard} has had no leader with a majority for {(now - self._heard[shard]) / 1e6:.1f} s"
+            since = f"{(now - self._heard[shard]) / 1e6:.1f} s"
+            return f"shard {shard} has no majority, or cannot be reached: its leader was not heard for {since}"
         said = self._said.get(shard)
         if said is not None and said.waits_for:
             return f"shard {shard} waits for shard {said.waits_for[0]}, which has no leader with a majority"

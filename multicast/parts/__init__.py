@@ -5,7 +5,7 @@ own. Parts do not know protocols. Behind each line: whose file leads to it, by i
 
 Any protocol for real use
     delivered       what was delivered, for as long as anybody may ask; watermarks, garbage   (all but sequencer)
-    behind          fetching deliveries that others tell of      (groups, primcast, quasi_genuine, white_box)
+    behind          fetching deliveries that others tell of                      (replicated)
     deadlines       named timers                                                 (all but sequencer)
     options         options that all replicated groups have                      (replicated)
     inspection      the words of `MulticastProtocol.inspect`                     (all but sequencer)
@@ -24,8 +24,8 @@ Stamps and the order that follows from them
     sequence        T, the places of a group's proposed messages                 (primcast)
 
 What was multicast here, and asking again
-    submissions     what this process has multicast, until its delivery is known (skeens)
-    retries         what waits for an answer, and when to ask again              (skeens)
+    submissions     what this process has multicast, until its delivery is known (skeens, toto)
+    retries         what waits for an answer, and when to ask again              (skeens, toto)
     patience        when to ask again for what is large and comes slowly         (primcast, consensus)
     payloads        payloads of messages that this process has only heard of     (primcast)
     copies          two messages of one id in one order                          (quasi_genuine, toto)
@@ -34,7 +34,7 @@ Leaders
     ballots         states and messages of elections                             (replicated)
     timer           when to stop trusting a leader                               (replicated)
     detector        whether a leader is missed: pulses, and a question before each campaign  (replicated)
-    reach           whether a leader has the connections that it needs           (replicated)
+    reach           whether a process has the connections that it needs          (all but sequencer)
     election        who may lead: votes and ballots                              (replicated)
     leadership      how a leader brings its group into one state                 (white_box, primcast)
     founding        groups that are added while others work                      (white_box, primcast)

@@ -10,13 +10,13 @@ So a leader that has long been without such a connection asks to be relieved, as
 is down, or all of it away, nothing changes, and who does not hear the leader deposes nobody for that. Of two leaders
 the process with the lower id asks first, the other after twice the time: as a rule one of them goes.
 
-What a process multicasts to other groups only, and to whose leaders it has no connection, is not passed on by anybody:
-it waits for the link, or for other leaders.
+Nor need it be a leader that lacks them: what a process multicasts to groups from which it is cut off is passed on by
+others (parts.submissions).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from multicast.types import Ballot, GroupId, ProcessId, Topology
@@ -61,6 +61,34 @@ class Reach:
     def is_whole(self) -> bool:
         """Whether all connections are there that a leader needs."""
         return not any(self._missing())
+
+    def is_cut_off(self, groups: Iterable[GroupId], now: int) -> bool:
+        """Whether nothing has long had a way from here to any of these groups: there is no connection to their leaders,
+        or, where leaders do not matter (`need_quorums`), to any member."""
+        if not self.lost or self._topology is None:
+            return False
+        for group in groups:
+            members, leader = self._topology.groups[group], None
+            if group in self._leaders:
+                leader = self._leaders[group].leader
+            if not all(self.is_long_lost(p, now) for p in ((leader,) if leader in members else members)):
+                return False
+        return True
+
+    def is_long_lost(self, peer: ProcessId, now: int) -> bool:
+        """Whether there has been no connection to this peer for long."""
+        return now >= self.lost.get(peer, now) + self._patience_us
+
+    def reached(self, groups: Sequence[GroupId]) -> list[ProcessId]:
+        """The members of these groups, other than this process, to whom there is a connection; if there is none, those
+        of its own group."""
+        if self._topology is None:
+            return []
+        own = self._topology.groups[self._topology.group_of[self._self_id]]
+        for some in (self._topology.members(groups), own):
+            if able := [p for p in some if p != self._self_id and p not in self.lost]:
+                return able
+        return []
 
     def _missing(self) -> Iterator[tuple[ProcessId, int]]:
         """Of each group that is not reached: one of those to whom there is no connection, and since when."""

@@ -12,7 +12,7 @@ the protocols differ in.
     LeaderIs       member -> sender of a Multicast              -  (whom it should ask instead)
                    new leader -> everybody                      -  (who waits for it asks again)
     Stamps         leader -> processes of a destination         -  (they are decided; tell me yours)
-    Asked, Lacked, Copies  sender or leader <-> destinations    -  (parts.submissions)
+    Asked, Lacked, Copies  sender or leader <-> destinations    -  (parts.submissions; Relay, where links are broken)
     Known          leader -> who repeats m                      -  (m was delivered, at this timestamp)
     Confirm, Confirmed  leader <-> members                      -  (parts.reign_reads)
     the rest                                                    parts.group_member
@@ -106,7 +106,7 @@ class ReplicatedSkeen(MulticastProtocol):
         self._submissions = Submissions(
             topology, self._entry_points, o.retry_us, rng, delivered_at=self.member.delivered_at,
             lacks=lambda message_id: self.member.entry_of(message_id) is None, take=self._take,
-            payload=self._payload, refers=self._refers,
+            payload=self._payload, refers=self._refers, reach=self.election.detector.reach, submit=self.on_submit,
         )  # fmt: skip
         self._deadlines.add("submissions", self._submissions.tick)
         self._reads = ReignReads(self.member, o, self._deadlines)
@@ -126,9 +126,8 @@ class ReplicatedSkeen(MulticastProtocol):
     def on_submit(self, message: AppMessage, now: int, out: Outbox) -> None:
         self.refuse_beyond_limit(max(len(self.member.log), len(self._submissions)))
         if not self.log.known(message.id):
-            self._submissions.add(message, now)
             self._deadlines.by("submissions", now + self.options.retry_us)
-            out.send(self._entry_points(message), Multicast(message))
+            self._submissions.send(message, Multicast(message), now, out)
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         """To whom a sender sends its message first."""
@@ -292,7 +291,7 @@ class ReplicatedSkeen(MulticastProtocol):
     def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
         """A group has delivered the message; to a leader that still waits for its stamp that is as good as the stamp.
         (If this process had forgotten the message and assigned a late copy, that copy is delivered expired.)"""
-        self._submissions.remove(known.id)
+        self._submissions.known(known, out)
         entry = self.member.entry_of(known.id)
         if self.member.acting and entry is not None and self.member.is_decided(entry) and not entry.position:
             self._conclude(entry, max(known.final, entry.local))

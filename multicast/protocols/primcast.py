@@ -14,7 +14,7 @@ below the possible final timestamps of all else in T. Every process delivers by 
     Ack          process -> all processes of the destinations    its T up to there, the clock
     Bump         process -> own group                            the clock
     Want         process -> who acknowledged m                   -  (parts.payloads; the answer is Copies)
-    Asked        sender, follower -> destinations, primary       -  (parts.submissions; the answer is Lacked)
+    Asked        sender, follower -> destinations, primary       -  (parts.submissions: Lacked, Copies, Relay)
     Copies       sender -> all processes of the destinations     -  (the same: many STARTs of one batch, or lost ones)
     Accept       process -> own group                            the epoch that it joined, its T, the clock
     Beat         primary -> own group                            the clock
@@ -218,8 +218,9 @@ class PrimCast(MulticastProtocol):
         )  # fmt: skip
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
-            self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._known_delivered_at,
+            self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self.copies.delivered_at,
             lacks=self.copies.lacks_start, take=self._take_start, payload=self.copies.payload, resent=self._on_resent,
+            reach=self.election.detector.reach, submit=self.on_submit,
         )  # fmt: skip
         self._deadlines = Deadlines({
             "payloads": self._payloads.tick, "retry": self._retry, "submissions": self._submissions.tick,
@@ -308,10 +309,6 @@ class PrimCast(MulticastProtocol):
 
     def on_read(self, token: int, now: int, out: Outbox) -> None:
         self._reads.read(token, out)
-
-    def _known_delivered_at(self, message_id: MessageId) -> Timestamp | None:
-        """What a sender is told by the primary."""
-        return self.copies.delivered_at(message_id) if self.election.state is LEADER else None
 
     def _on_resent(self, sender: ProcessId, copies: list[AppMessage], out: Outbox) -> None:
         for message in copies:
@@ -441,7 +438,7 @@ class PrimCast(MulticastProtocol):
 
     def end_batch(self, now: int, out: Outbox) -> None:
         """Propose, append, and send the batch's acknowledgements and at most one bump; then deliver."""
-        self._submissions.end_batch(Start, out)
+        self._submissions.end_batch(Start, now, out)
         if self.t.waiting:
             self._append_proposals(now, out)
         if self._proposable and self.election.state is LEADER:
@@ -528,7 +525,7 @@ class PrimCast(MulticastProtocol):
             if entry is not None and entry.message is None and entry.epoch is None:
                 self._forget(entry, out)
             return
-        self._submissions.remove(known.id)
+        self._submissions.known(known, out)
         group = self.topology.group_of[sender]
         if entry is None or entry.position or self.window.is_new_copy(entry.id, entry.ts, known.final):
             return

@@ -23,6 +23,8 @@ flush before each new view makes all members finish the old one with the same ca
     StateAsk   process -> member of its group       -
     State      member -> who asked                  -  (what it says is agreed, or in its journal before it is read)
     Paxos*     among all processes                  see parts.paxos
+    Relay      process outside the view -> member   -  (parts.submissions)
+    Known      member -> who had it relay           -
     Watermark  process -> destination groups        -  (parts.delivered)
 
 Collision-free: the cast, the casts that follow it, their receipts: 3δ at every process, for any Φ, and 2N² messages for
@@ -57,6 +59,10 @@ Deviations from the paper, with reasons:
 6. Casts are dropped when all members hold them and they are ordered here; how far the order has come is saved with
    that.
 
+Whom the coordinator does not reach stays outside, as long as that link is broken. It fetches what its group has
+delivered from peers, and what it is to multicast a member does for it (Relay), which tells it when it has delivered
+that. Each Relay is all that waits, in order, so that messages of one process stay in order whoever passes them on.
+
 What is delivered is strictly serializable with any number of groups: an order of which everybody delivers a prefix
 cannot put what is multicast later before what was delivered.
 
@@ -74,19 +80,22 @@ import msgspec
 
 from multicast.parts import paxos
 from multicast.parts.ballots import Echo
+from multicast.parts.behind import Behind
 from multicast.parts.causal import RULES, EarlyDelivery, phi_range
 from multicast.parts.causal_view import CausalView
 from multicast.parts.coordinator import Alive, Coordinator, Flush
 from multicast.parts.copies import CopiesLog
 from multicast.parts.deadlines import Deadlines, earliest
-from multicast.parts.delivered import Watermark
+from multicast.parts.delivered import Known, Watermark
 from multicast.parts.inspection import SUBMITTED, seen
 from multicast.parts.options import GroupOptions
 from multicast.parts.paxos import Paxos
 from multicast.parts.portions import one_by_one
+from multicast.parts.retries import resendable
+from multicast.parts.submissions import Relay
 from multicast.parts.transfer import StateAsk
 from multicast.parts.views import Cast, Flushed, NewView, Span, ViewRecord, bytes_of
-from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, PeerError, Saved, Specification
+from multicast.protocol import Handler, MulticastProtocol, Options, Outbox, Overloaded, PeerError, Saved, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology, quorum_of
 
 _VIEW_KEY, _ORDER_KEY = b"v", b"o"
@@ -175,6 +184,9 @@ _decode_view = msgspec.msgpack.Decoder(ViewRecord).decode
 _decode_order = msgspec.msgpack.Decoder(OrderRecord).decode
 
 
+_HOUSEKEEPING = (Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Relay, Known, Watermark, *paxos.MESSAGES)
+
+
 def _cast_key(cast: Cast) -> bytes:
     return _CAST_PREFIX + cast.author.to_bytes(4, "big") + cast.number.to_bytes(8, "big")
 
@@ -187,8 +199,8 @@ class Toto(MulticastProtocol):
         summary="The ToTo family: symmetric atomic broadcast with early delivery; not genuine, strictly serializable",
         paper="Johnson and Maugis, New Rules for Early Delivery in an Atomic Multicast System, 1994",
         options=TotoOptions,
-        messages=(Cast, Receipt, Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Watermark, *paxos.MESSAGES),
-        housekeeping=(Flush, Flushed, Ask, Copies, Alive, StateAsk, State, Watermark, *paxos.MESSAGES),
+        messages=(Cast, Receipt, *_HOUSEKEEPING),
+        housekeeping=_HOUSEKEEPING,
         vouching=(Cast, Receipt, Flushed, Copies, Alive, *paxos.VOUCHING),
         fault_tolerant=True,
         genuine=False,
@@ -208,10 +220,11 @@ class Toto(MulticastProtocol):
         self.time = 0
         self._begin_view()
         self._mine: dict[MessageId, AppMessage] = {}
+        self._asking: dict[MessageId, ProcessId] = {}
         self._queue: deque[AppMessage] = deque()
         self._early: list[tuple[ProcessId, Any]] = []
         self._target: State | None = None
-        self._state_turn = self._ask_turn = 0
+        self._state_turn = self._ask_turn = self._relay_turn = 0
         self._told: list[int] = []
         self._asked: dict[ProcessId, tuple[int, set[ProcessId]]] = {}
         self._gaps: dict[ProcessId, int] = {}
@@ -222,14 +235,17 @@ class Toto(MulticastProtocol):
             may_propose=self._may_propose, propose=lambda new: self.paxos.propose(_encode(new)), ask=self._ask,
         )  # fmt: skip
         self._deadlines = Deadlines({"beat": self._beat, "drop": self._drop, "retry": self._retry})
+        self._behind = Behind(self_id, topology, self.log, o.retry_us, rng, self._deadlines)
         self._of_view: dict[type, Callable[[ProcessId, Any, int, Outbox], None]] = {
             Cast: self._on_cast, Receipt: self._on_receipt, Ask: self._on_ask, Copies: self._on_copies,
             Flush: self._on_flush,
         }  # fmt: skip
+        self._pass_on = self.on_submit
         self.handlers = {
             **dict.fromkeys(self._of_view, Handler(self._on_view_message)),
             **dict.fromkeys(paxos.MESSAGES, Handler(self._on_paxos)),
             Alive: Handler(self._on_alive), Flushed: Handler(self._on_flushed), Watermark: Handler(self._on_watermark),
+            Relay: Handler(self._on_relay), Known: Handler(self._on_known),
             StateAsk: Handler(self._on_state_ask, own_group=True), State: Handler(self._on_state, own_group=True),
         }  # fmt: skip
 
@@ -326,6 +342,7 @@ class Toto(MulticastProtocol):
 
     def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
         self.log.on_watermark(sender, told, out)
+        self._behind.notice(sender, told.watermark, now)
 
     # -- multicast ----------------------------------------------------------------------------------------------------
 
@@ -425,19 +442,26 @@ class Toto(MulticastProtocol):
     def _deliver(self, message: AppMessage, stamp: int, out: Outbox) -> None:
         """Deliver the next message of the order."""
         self.time = max(self.time + 1, stamp)
-        self._mine.pop(message.id, None)
         timestamp = Timestamp(self.time, 0)
+        self._is_delivered(message.id, timestamp, out)
         if self.group not in message.destinations or timestamp <= self.log.timestamp:
             return
         if not self.log.is_repeated(message.id, timestamp):
             self.log.delivered(message, timestamp, out)
             out.deliver(message, timestamp)
 
+    def _is_delivered(self, message_id: MessageId, timestamp: Timestamp, out: Outbox) -> None:
+        """Here, if it was addressed to this group: it need not be multicast any more."""
+        self._mine.pop(message_id, None)
+        asking = self._asking.pop(message_id, None)
+        if asking is not None:
+            out.send((asking,), Known(message_id, timestamp))
+
     def on_install(
         self, position: int, message: AppMessage, timestamp: Timestamp, note: bytes, now: int, out: Outbox
     ) -> None:
         self.log.delivered(message, timestamp, out)
-        self._mine.pop(message.id, None)
+        self._is_delivered(message.id, timestamp, out)
         if self.log.position != position:
             raise AssertionError(f"installed delivery {position} as {self.log.position}")
         self._complete_if_due(out)
@@ -492,6 +516,27 @@ class Toto(MulticastProtocol):
         self._gaps = {author: first for author, first, _ in gaps}
         if self._needs_state():
             self._ask_for_state(out)
+        reach = self.paxos.election.detector.reach
+        if self._mine and view.me is None and reach.is_long_lost(self.paxos.promised.leader, now):
+            able = [p for p in self.record.members if p not in reach.lost]
+            self._relay_turn += 1
+            out.send(able[self._relay_turn % len(able) :][:1] if able else (), Relay(resendable(self._mine.values())))
+
+    def _on_relay(self, sender: ProcessId, relay: Relay, now: int, out: Outbox) -> None:
+        """Who is outside the view waits for this process to multicast these."""
+        for message in relay.messages:
+            known = self.log.known(message.id)
+            if known is not None:
+                out.send((sender,), Known(message.id, known[0]))
+                continue
+            try:
+                self._pass_on(message, now, out)
+            except Overloaded:
+                return  # so the next ones must not be either; it asks again
+            self._asking[message.id] = sender
+
+    def _on_known(self, sender: ProcessId, known: Known, now: int, out: Outbox) -> None:
+        self._is_delivered(known.id, known.final, out)
 
     def _is_busy(self) -> bool:
         """Whether something is awaited that may have been lost."""

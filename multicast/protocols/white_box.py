@@ -16,7 +16,7 @@ latest ballot.
     AcceptAck      process -> leaders of destinations           the accepted message, its stamp, the clock
     Stamps         leader -> all processes of destinations      -  (many ACCEPTs again, without payloads)
     Asked          sender -> destinations                       -  (parts.submissions; answered by Lacked)
-    Lacked, Copies  process <-> leader or sender                -  (what it should send again)
+    Lacked, Copies  process <-> leader or sender                -  (what it should send again; Relay: broken links)
     Deliver        leader -> own group                          -  (a quorum's acknowledgements say it already)
     LeaderIs       process -> sender of a Multicast             -  (whom it should ask instead; and parts.leadership)
     Known          process -> who repeats m                     -  (m was delivered, at this timestamp)
@@ -212,7 +212,7 @@ class WhiteBox(MulticastProtocol):
         self._submissions = Submissions(
             self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self.entries.delivered_at,
             lacks=self._is_unstamped, take=self._on_copy, payload=self._payload, refers=self._refers,
-            resent=self._on_resent,
+            resent=self._on_resent, reach=self.election.detector.reach, submit=self.on_submit,
         )  # fmt: skip
         timers = {"retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
         self._deadlines = Deadlines(timers)
@@ -256,9 +256,8 @@ class WhiteBox(MulticastProtocol):
         """Line 1: send m to the leaders of its destinations, as far as they are known."""
         self.refuse_beyond_limit(max(len(self._queue), len(self._submissions)))
         if not self.log.known(message.id):
-            self._submissions.add(message, now)
             self._deadlines.by("submissions", now + self.options.retry_us)
-            out.send(self._entry_points(message), Multicast(message))
+            self._submissions.send(message, Multicast(message), now, out)
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return tuple(map(self.leadership.leaders.whom, message.destinations))
@@ -584,7 +583,7 @@ class WhiteBox(MulticastProtocol):
         """Deviation 7: the sender of a message need not repeat it, and a leader that holds it as pending drops it. A
         leader that has not delivered so far yet asks its own group first: one that voted for it may have delivered m
         since, from a peer's journal, and other groups have settled m by now."""
-        self._submissions.remove(known.id)
+        self._submissions.known(known, out)
         entry = self.entries.get(known.id)
         if self.election.state is not LEADER or entry is None or entry.phase not in (PROPOSED, ACCEPTED):
             return

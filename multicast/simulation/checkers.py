@@ -13,6 +13,8 @@ liveness, and the *global order* once more as a graph of the delivery sequences 
 about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So
 1. a frame that contains the id of a message passes only between processes that take part in that message;
 2. a frame between two groups, whatever it contains, passes only if some message so far has both ends as participants.
+Who takes part, and has no connection to some destination, may make a member of its group take part, too, by asking it
+to pass the message on (parts.submissions).
 Exempt from 2 are links inside a group, what tells who leads or belongs to one, and the questions of who has lost its
 disk. Of a protocol that is not genuine only what orders something counts (not `Specification.housekeeping`).
 """
@@ -39,6 +41,8 @@ _REMEMBERED_RETRIES = 10
 _ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)
 _OF_GROUPS = ("LeaderIs", "ViewAsk", "ViewIs", "GroupIs", "Forgot", "Reminder")
 """Messages to everybody, of which no multicast is the reason."""
+_RELAYS = ("Asked", "Relay")
+"""Messages that ask somebody to pass others on."""
 
 
 class Checker(Observer):
@@ -296,6 +300,7 @@ class Genuineness(Checker):
         self.names = {t.__struct_config__.tag: t.__name__ for t in specification.messages}  # type: ignore[attr-defined]
         tags = {name: tag for tag, name in self.names.items()}
         self._of_groups = {tags[name] for name in _OF_GROUPS if name in tags}
+        self._relays = {tags[name] for name in _RELAYS if name in tags}
         self._exempt = set() if self.genuine else {tags[t.__name__] for t in specification.housekeeping}
         self._participants: dict[MessageId, set[ProcessId]] = {}
         self._pairs: set[tuple[ProcessId, ProcessId]] = set()
@@ -306,10 +311,14 @@ class Genuineness(Checker):
         if participants is None:
             participants = {p for p, g in self.topology.group_of.items() if g in message.destinations}
             self._participants[message.id] = participants
-        participants.add(node.pid)
         if (node.pid, message.destinations) not in self._seen:
             self._seen.add((node.pid, message.destinations))
-            self._pairs.update((a, b) for a in participants for b in participants)
+            self._join(node.pid, participants)
+        participants.add(node.pid)
+
+    def _join(self, pid: ProcessId, participants: set[ProcessId]) -> None:
+        participants.add(pid)
+        self._pairs.update((a, b) for a in participants for b in participants)
 
     def on_frame(self, sender: ProcessId, to: tuple[ProcessId, ...], frame: bytes) -> None:
         if frame[0] != PROTOCOL:
@@ -322,6 +331,8 @@ class Genuineness(Checker):
             participants = self._participants.get(found[1])
             if participants is not None:
                 for peer in to:
+                    if tag in self._relays and self._may_ask(sender, peer, participants):
+                        self._join(peer, participants)
                     if peer not in participants or sender not in participants:
                         self._foreign(sender, peer, tag, f"about {found[1].hex()}")
         if tag in self._of_groups:
@@ -330,6 +341,13 @@ class Genuineness(Checker):
         for peer in to:
             if (sender, peer) not in pairs and group_of[peer] != group_of[sender]:
                 self._foreign(sender, peer, tag, "though no message involves both")
+
+    def _may_ask(self, sender: ProcessId, peer: ProcessId, participants: set[ProcessId]) -> bool:
+        """Whether `sender` may have `peer` pass on a message: see the module."""
+        assert self.world is not None
+        group_of, is_open = self.topology.group_of, self.world.network.is_open
+        cut_off = any(p != sender and not is_open(sender, p) for p in participants)
+        return peer not in participants and sender in participants and group_of[peer] == group_of[sender] and cut_off
 
     def _foreign(self, sender: ProcessId, receiver: ProcessId, tag: int, why: str) -> None:
         self.foreign += 1

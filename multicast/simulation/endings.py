@@ -453,12 +453,12 @@ class Endings:
         for group in (one, other):
             members = [p for p in world.topology.groups[group] if world.belongs(p)]
             self._judged.multicast(self._rng.choice(members), tuple(sorted((one, other))))
+        self._judged.multicast(parted.alone, (other,))
         world.run_for(self._timeout_us)
-        if self._settle((), quiet=False) and len(parted.far) > 1:
-            changed = [p for p in parted.far if self._ballots().get(p) != before.get(p)]
-            if changed:
-                text = f"process {parted.alone} reaches nobody in group {other}, where all reach the rest, and"
-                world.report("leaders", f"{text} processes {changed} have another leader")
+        if self._settle((), quiet=False):
+            self._judged.multicast(parted.alone, (other,))  # by now it knows that it is cut off
+        if self._settle((), quiet=False):
+            parting.judge(world, parted, before, self._ballots(), self._limit_us)
         world.network.unblock(parted.links)
 
     # -- waiting ------------------------------------------------------------------------------------------------------

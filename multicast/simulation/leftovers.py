@@ -57,8 +57,8 @@ GOES: dict[str, tuple[str, ...]] = {
     "Skeen": ("_above", "_entries"),
     "StateTransfer": ("_waiting",),
     "Stream": ("_outgoing",),
-    "Submissions": ("_fresh", "_messages"),
-    "Toto": ("_early", "_mine", "_queue", "_target"),
+    "Submissions": ("_asking", "_fresh", "_messages"),
+    "Toto": ("_asking", "_early", "_mine", "_queue", "_target"),
     "WaitingMessages": ("_copies", "_heap", "items"),
     "WhiteBox": ("_acks", "_early", "entries"),
 }  # fmt: skip

@@ -340,6 +340,10 @@ class Network:
         if self._links[a, b].open:
             self._break(self._links[a, b])
 
+    def is_open(self, a: ProcessId, b: ProcessId) -> bool:
+        """Whether there is a connection from a to b."""
+        return self._links[a, b].open
+
     def block(self, pairs: Iterable[tuple[ProcessId, ProcessId]]) -> None:
         """Nothing gets from a to b, for every (a, b)."""
         for pair in pairs:

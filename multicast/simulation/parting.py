@@ -7,13 +7,19 @@ leader where the present one is at the end of a broken link (`parts.reach`), by 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from multicast.types import GroupId, ProcessId
+from multicast.simulation.leftovers import kept
+from multicast.types import Ballot, GroupId, ProcessId
 
 if TYPE_CHECKING:
     from multicast.simulation.world import World
 
+Ballots = Mapping[ProcessId, Ballot]
+
+_MINE = {"pending", "submitted"}
+"""Of `leftovers.kept`: what a sender waits for, under a protocol or another."""
 _LEAST = 3
 """Members of a group of which one can do without the rest."""
 
@@ -42,6 +48,22 @@ def draw(world: World, rng: random.Random) -> Parted | None:
     one, other = rng.sample(list(led), 2)
     alone = rng.choice((led[one], led[one], *groups[one]))
     far = rng.choice(([led[other]], [led[other]], groups[other]))
-    if len({node.protocol.election.promised.leader for node in nodes if node.protocol.election}) < len(groups):
+    leading = {node.protocol.election.promised.leader for node in nodes if node.protocol.election}
+    if len(leading) < len(groups):
         far = far[:1]  # ToTo: one leader for all, who leaves out of the view whom it does not reach
+        if not getattr(nodes[0].protocol.options, "ask_first", True) and leading & {alone, *far}:
+            return None  # and who deposes it for that, again and again, if it need not ask the others first
     return Parted((one, other), alone, tuple(far))
+
+
+def judge(world: World, parted: Parted, before: Ballots, after: Ballots, limit_us: int) -> None:
+    """Once everything is delivered. before, after: what each process has promised. Where all others reach the other
+    group, that keeps its leader (who may begin anew: parts.stamps, b). And who is at the end of the links hears within
+    `limit_us` of the delivery of what it has multicast."""
+    changed = [p for p in parted.far if p in before and after[p].leader != before[p].leader]
+    if len(parted.far) > 1 and changed:
+        text = f"process {parted.alone} reaches nobody in group {parted.groups[1]}, where all reach the rest, and"
+        world.report("leaders", f"{text} processes {changed} have another leader")
+    protocol = world.nodes[parted.alone].protocol
+    if not world.run_while(lambda: not _MINE.isdisjoint(kept(protocol)), limit_us):
+        world.report("leftovers", f"process {parted.alone} does not hear of the delivery of what it has multicast")

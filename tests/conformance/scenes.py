@@ -66,13 +66,10 @@ async def play(
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-async def goes_on(
-    cluster: Processes, load: Load, without: Sequence[ProcessId], silent: Sequence[ProcessId] = ()
-) -> None:
-    """Everybody else delivers something new, in each group and in all of them. silent: who multicasts nothing of it."""
-    apart = (*without, *silent)
-    to_all = load.multicast(load.everywhere, apart)
-    proofs = {group: {to_all, load.multicast((group,), apart)} for group in load.everywhere}
+async def goes_on(cluster: Processes, load: Load, without: Sequence[ProcessId]) -> None:
+    """Everybody else delivers something new, in each group and in all of them."""
+    to_all = load.multicast(load.everywhere, without)
+    proofs = {group: {to_all, load.multicast((group,), without)} for group in load.everywhere}
     rest = [(peer, proofs[cluster.topology.group_of[p]]) for p, peer in cluster.peers.items() if p not in without]
     await cluster.eventually(lambda: all(p.delivered >= owed for p, owed in rest), f"going on without {without}")
 
@@ -145,10 +142,15 @@ async def cut_one_way(cluster: Processes, load: Load, victim: ProcessId, to_it: 
 
 async def part_leaders(cluster: Processes, load: Load) -> None:
     """Those of two groups have no connection any more, and all others have: what is for both is delivered, by both. One
-    of them leads on; what the other one multicasts to that group alone waits for their connection."""
+    of them leads on; others pass on what each of the two multicasts to the other one's group alone."""
     leaders = [await cluster.leader(0), await cluster.leader(1)]
     await cluster.network.sever(*leaders)
-    await goes_on(cluster, load, [], silent=leaders)
+    await goes_on(cluster, load, [])
+    topology = cluster.topology
+    apart = [[p for p in topology.processes if p != leader] for leader in leaders]
+    passed_on = [(1 - side, load.multicast((1 - side,), apart[side])) for side in (0, 1)]
+    owed = [(cluster.peers[p], message_id) for group, message_id in passed_on for p in topology.groups[group]]
+    await cluster.eventually(lambda: all(i in peer.delivered for peer, i in owed), "what others pass on")
     cluster.network.heal()
     await goes_on(cluster, load, [])
 

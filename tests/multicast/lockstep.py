@@ -134,6 +134,14 @@ class Lockstep:
         for link in [link for link in self.links if process in link]:
             self.links[link].clear()
 
+    def part(self, process: ProcessId, *others: ProcessId) -> None:
+        """It has no connection to these any more, and all know."""
+        for other in others:
+            for a, b in ((process, other), (other, process)):
+                self.cut.add((a, b))
+                self.engines[a].connected(b, False)
+                self._run(a)
+
     def lose_link(self, sender: ProcessId, receiver: ProcessId) -> None:
         """What is under way is lost, and both hear of it."""
         self.links.pop((sender, receiver), None)

@@ -1,12 +1,15 @@
-"""Bugs by which links that stay broken stop groups, or change leaders without need (parts.reach)."""
+"""Bugs by which links that stay broken stop groups, or change leaders without need (parts.reach), or messages (relays:
+parts.submissions)."""
 
 from __future__ import annotations
 
 from multicast.parts.reach import Reach
+from multicast.parts.submissions import Submissions
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.protocols.toto import Toto
 from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.runner import Settings
 from tests.planted import Planted
@@ -40,10 +43,55 @@ class UnfitTakesOver(FtSkeen):
     """Who could do no better takes over from who asks to be relieved."""
 
 
+@rewrite("is_cut_off", "if not self.lost or self._topology is None:", "if True:", part=Reach)
+class NothingIsPassedOn(WhiteBox):
+    """A message for a group that its sender does not reach waits until it does."""
+
+
+@rewrite("is_cut_off", "if not self.lost or self._topology is None:", "if True:", part=Reach)
+class NothingIsPassedOnByPeers(PrimCast):
+    """The same, where whoever is reached would have told the primary."""
+
+
+@rewrite("_on_asked", "self._is_cut_off(asked.relayed, now) if relayed else self._refers(sender, out)",
+         "self._refers(sender, out)", part=Submissions)  # fmt: skip
+class OnlyLeadersPassOn(FtSkeen):
+    """A follower says who leads, instead of passing on what it is asked to."""
+
+
+@rewrite("_on_lacked", "if message_id in self._messages and self._is_cut_off(message.destinations, now):", "if False:",
+         part=Submissions)  # fmt: skip
+class CopiesForRelays(FastCast):
+    """Who is to pass a message on is given it as a destination would be."""
+
+
+@rewrite("known", "if asking is not None:", "if False:", part=Submissions)
+class SenderNotTold(WhiteBox):
+    """Who has passed a message on does not say that it was delivered: its sender, who cannot hear it from the others,
+    has it passed on for ever."""
+
+
+@rewrite("_retry", "reach.is_long_lost(self.paxos.promised.leader, now)", "False")
+class OutsideNotHelped(Toto):
+    """Nobody multicasts what a process does that its coordinator does not reach."""
+
+
+@rewrite("_on_watermark", "self._behind.notice(sender, told.watermark, now)", "pass")
+class OutsideStaysBehind(Toto):
+    """A process that its coordinator does not reach does not learn what the others deliver."""
+
+
 PLANTED = (
     Planted(NeverParted, TWO_GROUPS),
     Planted(OtherLeaderIsNotNeeded, TWO_GROUPS),
     Planted(QuorumIsNotNeeded, TWO_GROUPS),
     Planted(BarriersFromNobody, TWO_GROUPS),
     Planted(UnfitTakesOver, TWO_GROUPS),
+    Planted(NothingIsPassedOn, TWO_GROUPS),
+    Planted(NothingIsPassedOnByPeers, TWO_GROUPS),
+    Planted(OnlyLeadersPassOn, TWO_GROUPS),
+    Planted(CopiesForRelays, TWO_GROUPS),
+    Planted(SenderNotTold, TWO_GROUPS),
+    Planted(OutsideNotHelped, TWO_GROUPS),
+    Planted(OutsideStaysBehind, TWO_GROUPS),
 )
