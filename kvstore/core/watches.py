@@ -276,10 +276,11 @@ class Watches:
             many += 1
         del feed.released[:many]
 
-    def _begin_anew(self, now: int, out: ApplicationOutbox) -> None:
-        """What follows the feed's last release is no longer known: each client goes on from where it is."""
+    def _begin_anew(self, known: Timestamp, now: int, out: ApplicationOutbox) -> None:
+        """What follows the feed's last release is no longer known: each client goes on from where it is. known: from
+        there on another shard knows everything; this one may have stood still since long before that."""
         waiting, self._clients = list(self._clients), {}
-        self._feed = _Feed(self._store.complete_to, now + PACE_US)
+        self._feed = _Feed(max(self._store.complete_to, known), now + PACE_US)
         for client in waiting:
             self._take(client, False, now, out)
 
@@ -359,7 +360,7 @@ class Watches:
             return
         self._end(asked)
         if asked.client is None:
-            self._begin_anew(now, out)
+            self._begin_anew(max(known), now, out)
         else:
             text = f"the changes after {asked.after} are no longer known; the oldest to begin after is {min(known)}"
             self._finish(asked.client, Refused("compacted", text, False, "not_applied"), out)

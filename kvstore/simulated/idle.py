@@ -33,10 +33,7 @@ def judge(workload: Workload, seed: str) -> None:
         Follow(None),
     ]  # fmt: skip
     for question in asked:
-        answer = _ask(workload, rng.choice(up), question)
-        told = isinstance(answer, Answered | Followed) or getattr(answer, "code", "") == "compacted"
-        if not told:
-            world.report("idle", f"{question} is answered {answer}, when all is over")
+        if not _is_told(workload, rng.choice(up), question):
             return
     ahead = Timestamp(world.now + _AHEAD_US, 0)
     beyond: list[Execute | Follow] = [
@@ -49,6 +46,19 @@ def judge(workload: Workload, seed: str) -> None:
             if not isinstance(answer, Refused) or answer.code not in ("future", "id_in_future"):
                 world.report("idle", f"{question} is answered {answer}, and its time is an hour ahead")
                 return
+    for members in world.topology.groups.values():  # one of them may have stood still while others went on
+        replica = rng.choice([pid for pid in members if pid in up])
+        if not _is_told(workload, replica, Follow(None)):
+            return
+
+
+def _is_told(workload: Workload, replica: ProcessId, question: Execute | Follow) -> bool:
+    """Whether this replica says what is asked, or that it is not known any more; reported if not."""
+    answer = _ask(workload, replica, question)
+    told = isinstance(answer, Answered | Followed) or getattr(answer, "code", "") == "compacted"
+    if not told:
+        workload.world.report("idle", f"{question} is answered {answer}, when all is over")
+    return told
 
 
 def _time(workload: Workload, replica: ProcessId) -> int:

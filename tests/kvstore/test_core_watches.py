@@ -174,6 +174,35 @@ def test_most_replicas_of_a_shard_must_have_compacted_what_is_asked_for() -> Non
     assert isinstance(refused, Refused) and refused.code == "compacted" and str(at(0)) in refused.message
 
 
+def test_a_shard_that_has_stood_still_begins_where_others_still_know_what_follows() -> None:
+    """Where nothing was written for ten minutes, and elsewhere there was, nobody could begin to watch."""
+    bench = Bench()
+    bench.deliver(write(A))
+    follow(bench, None)
+    number = asked(bench)[3].number
+    bench.hear(3, ChangesTold(1, number, None, at(4_000), at(9_000)))
+    bench.hear(5, ChangesTold(1, number, None, at(5_000), at(9_000)))
+    questions = asked(bench)
+    assert questions[3].number != number and (questions[3].after, questions[6].wanted) == (at(5_000), at(5_000))
+    [moves_own_shard_on] = bench.multicast()
+    here = last_version(bench.order(moves_own_shard_on, at=NOW + 9_000).timestamp)
+    tell(bench, 3, questions[3], here)
+    tell(bench, 6, questions[6], here)
+    assert bench.answers() == [Followed([], here)]
+
+
+def test_who_waits_for_what_is_compacted_is_told_so() -> None:
+    bench = Bench()
+    questions = live(bench)
+    for replica in (3, 5):
+        bench.hear(replica, ChangesTold(1, questions[3].number, None, at(5_000), at(9_000)))
+    number = asked(bench)[3].number
+    for replica in (3, 5):
+        bench.hear(replica, ChangesTold(1, number, None, at(5_000), at(9_000)))
+    [refused] = bench.answers()
+    assert isinstance(refused, Refused) and refused.code == "compacted"
+
+
 def test_who_is_no_member_of_its_group_asks_one_that_is() -> None:
     """It was removed, say, and a client watches there. Itself it would ask again and again: its word does not count."""
     bench = Bench(topology=Topology({0: (1,), 1: (3, 4, 5), 2: (6, 7, 8)}, {0: (0,)}))

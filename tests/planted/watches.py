@@ -94,6 +94,11 @@ class BehindForGood(Watches):
     """A replica that is behind is asked again and again."""
 
 
+@rewrite("_begin_anew", "_Feed(max(self._store.complete_to, known),", "_Feed(self._store.complete_to,")
+class BeginsWhereItStoodStill(Watches):
+    """A watch in a shard that has stood still for long begins there, however much others have forgotten since."""
+
+
 def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
     return [
         Planted(kind.__name__, CHECK, store=kind, settings=settings) if issubclass(kind, Store)
@@ -107,7 +112,7 @@ PLANTED_IN_STORE = (
         FloorOfChangesNotMoved, OldChangesAfterSnapshot,
     ),
     *(Planted(kind.__name__, "", core=kind, settings=SMALL) for kind in (
-        AddedNotAsked, RoomNotGivenBack, FirstKeyDecides, WaitsForNews, BehindForGood,
+        AddedNotAsked, RoomNotGivenBack, FirstKeyDecides, WaitsForNews, BehindForGood, BeginsWhereItStoodStill,
     )),
     *_planted(DeletionsNotTold, settings=RANGES),
     *_planted(MoveTold, settings=MOVING),
