@@ -69,10 +69,10 @@ class EarlyDeliveries:
         """When `due` will have something."""
         return self._heap[0][0][0] + self.wait_us if self._heap else None
 
-    def due(self, now: int) -> Iterator[tuple[Place, AppMessage]]:
-        """What is to be delivered early now, in order."""
+    def due(self, real: int, now: int) -> Iterator[tuple[Place, AppMessage]]:
+        """What is to be delivered early now, in order. real: the time by which stamps are."""
         heap = self._heap
-        while heap and heap[0][0][0] + self.wait_us <= now:
+        while heap and heap[0][0][0] + self.wait_us <= real:
             place, message_id = heappop(heap)
             message = self._pending.pop(message_id, None)
             if message is not None:

@@ -355,7 +355,7 @@ class QuasiGenuine(MulticastProtocol):
         return now + ahead[0][0] - real if ahead else None
 
     def _deliver_early(self, now: int, out: Outbox) -> None:
-        for (rtc, group, *_), message in self.early.due(self.real_clock(now)):
+        for (rtc, group, *_), message in self.early.due(self.real_clock(now), now):
             out.deliver(message, timestamp_of((rtc, 0), group), OPTIMISTIC)
 
     def _optimistic_wake(self, now: int, out: Outbox) -> int | None:
@@ -376,7 +376,7 @@ class QuasiGenuine(MulticastProtocol):
 
     def _forget_early(self, now: int, out: Outbox) -> int:
         period: int = self.options.retry_us
-        self.early.forget(self.real_clock(now) - _EARLY_RETRIES * period)
+        self.early.forget(now - _EARLY_RETRIES * period)
         return now + period
 
     # -- the group's log ----------------------------------------------------------------------------------------------

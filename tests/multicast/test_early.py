@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 from multicast.parts.early import EarlyDeliveries
 from multicast.parts.learner import RemoteLearner
-from multicast.types import AppMessage, Ballot, new_message_id
+from multicast.protocol import Outbox, Saved
+from multicast.protocols.quasi_genuine import Early, QuasiGenuine, QuasiGenuineOptions
+from multicast.types import OPTIMISTIC, AppMessage, Ballot, Topology, new_message_id
+
+NOW, DAY_US = 1_700_000_000_000_000, 86_400_000_000
 
 
 def message(number: int) -> AppMessage:
@@ -12,7 +18,7 @@ def message(number: int) -> AppMessage:
 
 
 def due(early: EarlyDeliveries, now: int) -> list[int]:
-    return [m.id[0] for _, m in early.due(now)]
+    return [m.id[0] for _, m in early.due(now, now)]
 
 
 def test_messages_are_due_in_the_order_of_their_stamps_once_w_has_passed() -> None:
@@ -55,6 +61,19 @@ def test_a_message_that_is_never_delivered_finally_is_forgotten() -> None:
     assert early.mistakes == 0
 
 
+def test_a_clock_that_is_set_right_makes_nobody_forget_what_was_delivered_early() -> None:
+    """What was a day late is in time again, and a copy is none the newer for that."""
+    process = QuasiGenuine(0, Topology.grid(1, 3), QuasiGenuineOptions(optimistic=True, wait_us=0), random.Random(0))
+    copy, out = Early(1, 1, NOW - 2 * DAY_US, message(1), []), Outbox()
+    process.clock_correction = -DAY_US
+    process.on_start(Saved({}, 0, True), NOW, out)
+    for now in range(NOW, NOW + 3 * process.options.retry_us, process.options.retry_us):
+        process.on_message(1, copy, now, out)
+        process.on_tick(now, out)
+        process.clock_correction = 0
+    assert [stage for _, _, stage, _ in out.deliveries] == [OPTIMISTIC]
+
+
 def test_no_more_wait_than_the_limit_and_none_twice() -> None:
     early = EarlyDeliveries(0, 2, 0)
     for number in (1, 1, 2, 3):
@@ -68,7 +87,7 @@ def test_what_will_be_expired_is_not_delivered_early() -> None:
     for rtc, final, number in ((created + window + 1, 0, 0), (1, created + window + 1, 0), (1, created + window, 1)):
         early = EarlyDeliveries(10, 100, window)
         early.expect((rtc, 0, 0, 1, 1), AppMessage(new_message_id(created, 1), (0,), b"", 0), final)
-        assert len(list(early.due(created + 2 * window))) == number
+        assert len(list(early.due(created + 2 * window, 1))) == number
 
 
 BALLOT = Ballot(1, 0)

@@ -101,7 +101,13 @@ class EarlyTwice(QuasiGenuine):
     """A copy of what was delivered early is delivered early again."""
 
 
-_OTHERS = (EarlyAfterAll, EarlyTwice)
+@rewrite("_deliver_early", "self.early.due(self.real_clock(now), now)", "self.early.due(*2 * [self.real_clock(now)])")
+@rewrite("_forget_early", "self.early.forget(now", "self.early.forget(self.real_clock(now)")
+class EarlyByTheRealClock(QuasiGenuine):
+    """A clock that is set right makes its process forget what it has delivered early."""
+
+
+_OTHERS = (EarlyAfterAll, EarlyTwice, EarlyByTheRealClock)
 PLANTED = (
     *(bug for bug in planted_in(__name__) if bug.protocol not in _OTHERS),
     *(Planted(kind, small(optimistic="true")) for kind in _OTHERS),
