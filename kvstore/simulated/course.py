@@ -75,7 +75,7 @@ class Course:
         self._specification = kind.specification
         self._rng = random.Random(f"{settings.protocol}/{seed}/store")
         self._size = drawing.size(settings.protocol, seed, settings.size)
-        replicas = 3 if self._chases and kind.specification.fault_tolerant else settings.replicas
+        replicas = (3 if self._chases else settings.replicas) if kind.specification.fault_tolerant else None
         topology = drawing.topology(self._rng, self._size, kind, settings.shards, replicas)
         if settings.shards is None and settings.replicas is None and not self._chases:
             topology = drawing.uneven(self._lot("uneven"), self._size, kind, topology)

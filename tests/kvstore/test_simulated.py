@@ -124,6 +124,11 @@ def test_in_a_part_of_the_tight_worlds_shards_have_different_sizes():
     assert outcome.violations == [] and outcome.topology == "2+1"
 
 
+def test_a_protocol_without_replicas_of_a_shard_runs_with_one_whatever_is_asked_for():
+    outcome = run_seed(Settings(protocol="skeen", size="small", shards=2, replicas=4, seconds=0.1), 0)
+    assert (outcome.topology, outcome.violations) == ("2x1", [])
+
+
 def test_the_simulator_runs_it_as_its_store():
     """What `python -m multicast.simulation run --store` is given."""
     chosen = simulation.Settings(store=True, groups=2, options={"clock": "hybrid"})
