@@ -16,6 +16,7 @@ from spark_etl.certify.arrays import (
     entries,
     greatest_before,
     halves,
+    index_in,
     names,
     numbers,
     of_groups,
@@ -63,7 +64,10 @@ def certify(
     stale = np.asarray(pc.fill_null(pc.equal(consistency, "stale"), False).to_numpy(zero_copy_only=False), bool)
     since = reads.invoke - numbers(reads.asked("age_us"), 0)
     course = time.steps(ops, at, found, logs)
-    _fresh(reads, linearizable, stale, since, (read, shard, places), time.visits(ops, course, found, logs), ops)
+    visits = time.visits(ops, course, found, logs)
+    _fresh(reads, linearizable, stale, since, (read, shard, places), visits, ops)
+    _asked_before(reads, (read, shard, places), visits, ops)
+    _versions_asked_before(reads, np.bincount(read, minlength=len(reads.end)) == 0, ops, at, found)
     taken = course.op[ops.ok[course.op] & ~ops.at_position[course.op]]
     at_version = np.flatnonzero(stale & (np.bincount(read, minlength=len(reads.end)) == 0))
     gts, seen = ranks(found.gts[at.row[taken]], halves(pick(reads.history["seen"], reads.end))[at_version])
@@ -215,6 +219,33 @@ def _fresh(
         (reads, read[told], shard[told], position[told]), (reads, read[asked], shard[asked], since[read[asked]])
     )
     trust(position[asked] >= np.maximum(known, others), "a place older than promised")
+
+
+def _asked_before(
+    reads: Operations, looks: tuple[np.ndarray, np.ndarray, np.ndarray],
+    visits: tuple[np.ndarray, np.ndarray, np.ndarray], ops: Operations,
+) -> None:  # fmt: skip
+    """Nothing that they saw was asked for when they had been answered; of the same file."""
+    read, shard, position = looks
+    who, where, place = (column[~ops.at_position[visits[0]]] for column in visits)
+    files = names(ops.asked("file").take(pa.array(who)), reads.asked("file").take(pa.array(read)))
+    groups = ranks(np.column_stack([np.concatenate(files), np.concatenate([where, shard])]))[0]
+    times = np.concatenate([-ops.invoke[who], -reads.complete[read]])
+    later = greatest_before(groups, times, np.concatenate([-place, np.full(len(read), NOTHING)]))[len(who) :]
+    trust((later == NOTHING) | (position < -later), "a place behind what was asked for later")
+
+
+def _versions_asked_before(
+    reads: Operations, at_version: np.ndarray, ops: Operations, at: Placed, found: Transactions
+) -> None:
+    """The same of what they were told of, who read at one version."""
+    row, _, version = entries(pick(reads.history["reads"], reads.end))
+    mine = at_version[row] & valid(version)
+    known = np.flatnonzero(at.row >= 0)
+    who = index_in(halves(version)[mine], found.gts[at.row[known]])
+    op, reader = known[who[who >= 0]], row[mine][who >= 0]
+    files = names(ops.asked("file").take(pa.array(op)), reads.asked("file").take(pa.array(reader)))
+    trust((files[0] != files[1]) | (ops.invoke[op] <= reads.complete[reader]), "a version that was asked for later")
 
 
 def _greatest(

@@ -272,6 +272,37 @@ def behind(looks: DataFrame, visits: DataFrame) -> DataFrame:
     return _late(late, where)
 
 
+def ahead(looks: DataFrame, visits: DataFrame) -> DataFrame:
+    """Who saw a shard at a position behind which stands what was asked for only when he had been answered. Name:
+    saw-what-was-asked-later. visits: `positions.visits`."""
+    has = F.struct((-F.col("position")).alias("before"), "position", "id", "f")
+    asked = visits.where(~F.col("read")).select("shard", "file", (-F.col("invoke_us")).alias("at"), has.alias("has"))
+    rows = looks.withColumn("at", -F.col("complete_us")).drop("has").unionByName(asked, allowMissingColumns=True)
+    in_time = Window.partitionBy("shard", "file").orderBy("at").rangeBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumn("later", F.max("has").over(in_time))
+    return _early(rows.where(F.col("id").isNotNull() & (F.col("position") >= F.col("later.position"))))
+
+
+def ahead_of_versions(promised: DataFrame, steps: DataFrame) -> DataFrame:
+    """The same of who read at one version: what he was told of."""
+    each = promised.where(F.size("places") == 0).select("file", "id", "f", "complete_us", F.explode("reads"))
+    later = F.struct(F.col("id"), F.col("f")).alias("later")
+    asked = steps.select("file", F.col("gts").alias("value"), F.col("invoke_us").alias("asked"), later)
+    return _early(each.join(asked, ["file", "value"]).where(F.col("asked") > F.col("complete_us")))
+
+
+def _early(early: DataFrame) -> DataFrame:
+    return violations(
+        early,
+        "saw-what-was-asked-later",
+        text(
+            "{} {} saw what {} {} did, which was asked for only when it had been answered ({})",
+            F.col("f"), id_text(F.col("id")), F.col("later.f"), id_text(F.col("later.id")), F.col("file"),
+        ),
+        [F.col("id"), F.col("later.id")],
+    )  # fmt: skip
+
+
 def behind_version(promised: DataFrame, steps: DataFrame) -> DataFrame:
     """The same of stale reads at one version. steps: `sessions.steps` of what journals have."""
     had = F.struct("gts", "id", "f")
@@ -309,16 +340,28 @@ def torn(told: DataFrame) -> DataFrame:
     return both.where(F.col("missed") <= F.col("seen")).select("file", "id", "f", "key", "missed", "other", "seen")
 
 
-def of_no_instant(torn: DataFrame, steps: DataFrame) -> DataFrame:
-    """Those that nothing excuses: what was missed is what was seen, or was answered before that was asked for. Name:
-    no-one-instant."""
+def _excluded(torn: DataFrame, steps: DataFrame) -> DataFrame:
+    """Those that nothing excuses: what was missed is what was seen (`one`), or was answered before that was asked for.
+    """
     answered = steps.where("ok").select("file", F.col("gts").alias("missed"), F.col("complete_us").alias("answered"))
     asked = steps.select("file", F.col("gts").alias("seen"), F.col("invoke_us").alias("asked"))
     both = torn.join(answered, ["file", "missed"], "left").join(asked, ["file", "seen"], "left")
     one = F.col("missed") == F.col("seen")
-    why = F.when(one, F.lit("of the same transaction")).otherwise("which was answered before that was asked for")
+    return both.withColumn("one", one).where(one | F.coalesce(F.col("answered") < F.col("asked"), F.lit(False)))
+
+
+def not_excluded(torn: DataFrame, steps: DataFrame) -> DataFrame:
+    """Of `torn` the reads of which it takes others to tell. steps: `sessions.steps`."""
+    return torn.join(_excluded(torn, steps).select("file", "id").distinct(), ["file", "id"], "left_anti")
+
+
+def of_no_instant(torn: DataFrame, steps: DataFrame) -> DataFrame:
+    """Reads of which it does not. Name: no-one-instant. steps: `sessions.steps`."""
+    why = F.when(F.col("one"), F.lit("of the same transaction")).otherwise(
+        F.lit("which was answered before that was asked for")
+    )
     return violations(
-        both.where(one | F.coalesce(F.col("answered") < F.col("asked"), F.lit(False))),
+        _excluded(torn, steps),
         "no-one-instant",
         text(
             "{} {} saw key {} at version {}, and did not see version {} of key {}, {} ({})",
@@ -330,14 +373,19 @@ def of_no_instant(torn: DataFrame, steps: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+def instant() -> Column:
+    """Of a read: what stands for its version."""
+    return F.concat(F.lit(b"\xff"), F.col("id"))
+
+
 def among_others(
-    torn: DataFrame, told: DataFrame, promised: DataFrame
+    told: DataFrame, promised: DataFrame
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Such reads as transactions: their edges as `edges.dependencies`, their names (gts, id, f), and `sessions.steps`.
-    Their gts is nobody's version."""
-    node = F.concat(F.lit(b"\xff"), F.col("id")).alias("gts")
-    reads = torn.select("file", "id").distinct()
-    mine = told.join(reads, ["file", "id"]).withColumn("gts", node)
+    """The linearizable reads as transactions: their edges as `edges.dependencies`, their names (gts, id, f), and
+    `sessions.steps`. Their gts is nobody's version."""
+    node = instant().alias("gts")
+    who = promised.where(F.col("consistency").isNull())
+    mine = told.join(who.select("file", "id"), ["file", "id"]).withColumn("gts", node)
     saw = mine.where(F.col("version") != absent()).select(
         F.col("version").alias("source"), F.col("gts").alias("target"), F.lit(WR).alias("kind"), "key", "version",
         F.lit(True).alias("sure"),
@@ -346,7 +394,6 @@ def among_others(
         F.col("gts").alias("source"), F.col("missed").alias("target"), F.lit(RW).alias("kind"), "key", "version",
         F.lit(True).alias("sure"),
     )  # fmt: skip
-    who = promised.join(reads, ["file", "id"])
     steps = who.select(
         "file", "process", "line", "id", "f", node, F.lit(True).alias("ok"), "invoke_us", "complete_us"
     )
@@ -364,6 +411,8 @@ def check(
             otherwise_there(told, unsure, open_ends),
             behind(looks, visits),
             behind_version(promised, steps),
+            ahead(looks, visits),
+            ahead_of_versions(promised, steps),
             of_no_instant(torn, steps),
         ]
     )

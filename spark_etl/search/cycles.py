@@ -36,6 +36,16 @@ def find_cycles(
     return found, len(cyclic)
 
 
+def cycles_through(
+    source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int, mine: np.ndarray,
+    cycles_max: int,
+) -> tuple[list[list[int]], int]:  # fmt: skip
+    """A shortest cycle through each of up to `cycles_max` of these nodes that are on one, and how many are."""
+    graph, labels, sizes = components(source, target, intervals, nodes)
+    cyclic = mine[sizes[labels[mine]] > 1]
+    return [_cycle_through(graph, labels, int(node), nodes, 0) for node in cyclic[:cycles_max]], len(cyclic)
+
+
 def cyclic_nodes(source: np.ndarray, target: np.ndarray, intervals: list[Interval], nodes: int) -> np.ndarray:
     """The nodes 0 <= n < nodes that are on some cycle."""
     _, labels, sizes = components(source, target, intervals, nodes)

@@ -18,8 +18,8 @@ from spark_etl.blackbox.cycles import name
 from spark_etl.blackbox.intervals import NEVER, Interval
 from spark_etl.frames.columns import id_text, key_text, version_text
 from spark_etl.frames.edges import KINDS, WR, WW
-from spark_etl.report import Edge, Operation, Violation
-from spark_etl.search.cycles import cyclic_nodes, find_cycles
+from spark_etl.report import EXAMPLES, Edge, Operation, Violation
+from spark_etl.search.cycles import cycles_through, cyclic_nodes, find_cycles
 
 IN_DOUBT = "it depends on which deletions of a key were seen by those who read that it is absent"
 
@@ -85,14 +85,21 @@ def _graph(edges: DataFrame, timeline: DataFrame | None) -> _Graph:
     return _Graph(hashes, source, target, numeric["back"], intervals)
 
 
-def search(edges: DataFrame, names: DataFrame, timeline: DataFrame | None) -> CycleSearch:
+def search(
+    edges: DataFrame, names: DataFrame, timeline: DataFrame | None, through: DataFrame | None = None
+) -> CycleSearch:
     """Cycles among `edges` (`edges.dependencies`) and, if given, real time (`sessions.steps`).
 
-    names: gts, id, f (may be null) of every transaction.
+    names: gts, id, f (may be null) of every transaction. through: the few whose cycles are looked for, one of each;
+    they are counted in place of components.
     """
     hashes, source, target, back, intervals = _graph(edges, timeline)
-    likely = np.unique(source[back])  # through these goes every cycle of dependencies alone
-    cycles, components = find_cycles(source, target, intervals, len(hashes), likely=likely)
+    if through is None:
+        likely = np.unique(source[back])  # through these goes every cycle of dependencies alone
+        cycles, components = find_cycles(source, target, intervals, len(hashes), likely=likely)
+    else:
+        mine = np.searchsorted(hashes, _numbers(through.select(F.xxhash64("gts").alias("node")).distinct())["node"])
+        cycles, components = cycles_through(source, target, intervals, len(hashes), mine, EXAMPLES)
     explained = _explain([[int(hashes[n]) for n in cycle] for cycle in cycles], edges, names, timeline)
     good = [cycle for cycle in explained if cycle is not None]
     return CycleSearch(components, good, len(explained) - len(good))

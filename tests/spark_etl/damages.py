@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
 from multicast.records import Completed, Delivered, Started, Stopped, Submitted
 from multicast.types import FINAL, AppMessage, Timestamp
-from tests.spark_etl.promised import WRONG, missed_before_what_was_seen
+from tests.spark_etl.promised import WRONG, missed_before_what_was_seen, one_read_that_saw_the_later_of_two_writes
 from tests.spark_etl.runs import MEMBERS, Run, bank_run, gts, message_id
 
 
@@ -429,6 +429,11 @@ def _a_read_at_a_position_that_nobody_has(single: bool) -> Run:
 def _what_was_missed_may_be_behind_what_was_seen(single: bool) -> Run:
     """Which the certificate does not see."""
     return missed_before_what_was_seen(chained=False)
+
+
+@damaged("", [BUNDLES])
+def _one_read_may_see_the_later_of_two_writes(single: bool) -> Run:
+    return one_read_that_saw_the_later_of_two_writes()
 
 
 def crashed_and_lagging() -> Run:

@@ -276,8 +276,10 @@ def unlimited(patch: pytest.MonkeyPatch) -> Found:
     found = Found()
     search = serialization.search
 
-    def searching(edges: Any, names: Any, timeline: Any) -> serialization.CycleSearch:
-        result = search(edges, names, timeline)
+    def searching(edges: Any, names: Any, timeline: Any, through: Any = None) -> serialization.CycleSearch:
+        result = search(edges, names, timeline, through)
+        if through is not None:
+            return result
         found.searches.append(result)
         name = "serializability" if timeline is None else "strict serializability"
         found.suspected[name] |= {case_of_cycle(cycle) for cycle in result.cycles}

@@ -318,6 +318,51 @@ def missed_before_what_was_seen(chained: bool) -> Run:
 
 
 @wrong("no-one-instant")
+def _what_was_missed_is_before_what_was_seen_by_another() -> Run:
+    return missed_before_what_was_seen(chained=True)
+
+
+def one_read_that_saw_the_later_of_two_writes() -> Run:
+    run = Run()
+    run.transaction(writes={"a1": 1, "b1": 1})
+    run.transaction(writes={"a1": 2}, invoke=1005, complete=1080)
+    run.transaction(writes={"b1": 2}, invoke=1005, complete=1080)
+    run.stop()
+    run.look(at(run, a1=0, b1=2), (1006, 1060), places={0: 1, 1: 2})
+    return run
+
+
+@wrong("no-one-instant")
+def _two_reads_that_saw_two_writes_in_opposite_orders() -> Run:
+    """Each of them may have; not both."""
+    run = one_read_that_saw_the_later_of_two_writes()
+    run.look(at(run, a1=1, b1=0), (1006, 1060), places={0: 2, 1: 1})
+    return run
+
+
+@wrong("saw-what-was-asked-later")
+def _a_read_of_several_shards_before_what_it_saw() -> Run:
+    run = written()
+    run.look(at(run, a1=2, b1=2), (1005, 1015), places={0: 3, 1: 2})
+    return run
+
+
+@wrong("saw-what-was-asked-later")
+def _a_stale_read_before_what_it_saw() -> Run:
+    """That was of another key."""
+    run = written()
+    run.look(at(run, b1=2), (1005, 1025), places={1: 3}, consistency="stale", age_us=50)
+    return run
+
+
+@wrong("saw-what-was-asked-later")
+def _a_snapshot_before_what_it_saw() -> Run:
+    run = written()
+    run.look(at(run, a1=2), (1005, 1015), seen=run.version(2), consistency="snapshot")
+    return run
+
+
+@wrong("no-one-instant")
 def _a_later_answer_without_an_earlier_one() -> Run:
     """Of single collects: nobody had asked for the one when the other was answered."""
     run = written()

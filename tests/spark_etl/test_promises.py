@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kvstore.simulated.runner import run_seed
 from kvstore.simulated.settings import Settings
-from spark_etl.audit.runner import Audit
 from spark_etl.certify.proof import CLIENTS, PROMISES, READS, VALUES
 from tests.spark_etl import certified
-from tests.spark_etl.promised import WRONG, missed_before_what_was_seen
+from tests.spark_etl.promised import WRONG
 from tests.spark_etl.runs import Run
 
 
@@ -47,12 +45,3 @@ def test_what_simulated_clients_were_promised_is_proved(tmp_path: Path):
     proof = certified.of_directory(tmp_path / "run", tmp_path / "out")
     assert proof.holds(PROMISES, VALUES) and proof.compared > 0, proof.why
     assert set(proof.promises) == {"linearizable", "snapshot", "stale"}
-
-
-def test_what_was_missed_is_before_what_was_seen_by_another(spark: Any, tmp_path: Path):
-    """And where that does not follow nobody is accused: among `damages`."""
-    run = missed_before_what_was_seen(chained=True).write(tmp_path / "run")
-    audit = Audit(spark, run, tmp_path / "out", parts=("clients",))
-    found = next(p for p in audit.run().properties if p.name == PROMISES)
-    assert found.verdict == "violated", found
-    assert [one.name for one in found.examples] == ["no-one-instant"]
