@@ -8,7 +8,8 @@ that source. What a course gave of a key last is what the target has once a step
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -21,7 +22,8 @@ Ranges = Sequence[tuple[int, int]]
 
 
 class Step(NamedTuple):
-    """Of the table "moves", as `replica` accounts for it."""
+    """Of the table "moves", as `replica` accounts for it. known: so does its source, of which all that came before is
+    known, too."""
 
     gts: bytes
     id: bytes
@@ -32,15 +34,18 @@ class Step(NamedTuple):
     last: bool
     asked: Ranges
     slots: Ranges
+    known: bool = True
 
 
 class Taken(NamedTuple):
-    """Slots that a step handed over. course: the version of the first step of its course; None: it is not known."""
+    """Slots that a step handed over. course: the version of the first step of its course; None: it is not known.
+    closed: all that was written to keys of these slots before is known, in whatever shard they were."""
 
     first: int
     last: int
     gts: bytes
     course: bytes | None
+    closed: bool
     step: Step
 
 
@@ -88,6 +93,7 @@ class Followed:
         self._under_way: dict[int, _Course] = {}
         self._known: set[int] = set()
         self._owners: dict[int, int] = {}
+        self._open: set[int] = set()
         for step in self.steps:
             for why in self._follow(step):
                 self.wrong.append(Wrong(step, why))
@@ -111,9 +117,20 @@ class Followed:
         for slot in slots:
             self._owners[slot] = step.target
         begun = None if course is None else course.begun
-        self.taken += [Taken(*some, step.gts, begun, step) for some in step.slots]
+        self._open.update(() if step.known else slots)
+        self.taken += [Taken(*some, step.gts, begun, closed, step) for some, closed in self._parts(step.slots)]
         if step.last:
             self._under_way.pop(step.source, None)
+
+    def _parts(self, ranges: Ranges) -> Iterator[tuple[tuple[int, int], bool]]:
+        """Of these slots those, and those not, that a step whose source does not account for it handed over."""
+        for first, last in ranges:
+            if not self._open:
+                yield (first, last), True
+                continue
+            for open_, slots in groupby(range(first, last + 1), self._open.__contains__):
+                some = [*slots]
+                yield (some[0], some[-1]), not open_
 
     def _course(self, step: Step) -> _Course | None:
         """That the step is of; None if it goes on with one that is not known."""
@@ -134,13 +151,12 @@ def slot_of(key: Column) -> Column:
 
 
 def check(
-    followed: Followed, given: DataFrame, reads: DataFrame, writes: DataFrame, key_writes: DataFrame, floor: bytes,
-    ends: Mapping[int, bytes],
+    followed: Followed, given: DataFrame, reads: DataFrame, writes: DataFrame, key_writes: DataFrame, floor: bytes
 ) -> DataFrame:
     """Names: step-out-of-turn, left-behind, given-otherwise, served-elsewhere.
 
     given, reads, writes: the tables. key_writes: `relations.key_writes`. floor: nothing is known of who wrote versions
-    up to this one. ends: of shards of which something may be missing beyond these versions.
+    up to this one.
     """
     spark = given.sparkSession
     wrong = spark.createDataFrame(
@@ -160,10 +176,9 @@ def check(
     courses = F.broadcast(spark.createDataFrame(followed.courses, "gts binary, course binary"))
     steps = F.broadcast(spark.createDataFrame([(step.gts,) for step in followed.steps], "gts binary"))
     rows = [
-        (t.first, t.last, t.gts, t.course, t.gts <= ends.get(t.step.source, t.gts), t.step.id, t.step.replica,
-         t.step.source, t.step.target)
+        (t.first, t.last, t.gts, t.course, t.closed, t.step.id, t.step.replica, t.step.source, t.step.target)
         for t in followed.taken
-    ]  # fmt: skip
+    ]
     taken = spark.createDataFrame(
         rows,
         "first int, last int, taken binary, course binary, closed boolean, step binary, by int, source int, target int",

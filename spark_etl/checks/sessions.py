@@ -252,7 +252,7 @@ def _went_back(back: DataFrame) -> DataFrame:
             " at {} s ({})",
             F.col("f"), id_text(F.col("id")), did, key_text(F.col("key")), version_text(F.col("high")),
             F.col("before.f"), id_text(F.col("before.id")), had, version_text(F.col("before.low")),
-            F.col("before.at") / 1e6, F.col("file"),
+            F.format_string("%.6f", F.col("before.at") / 1e6), F.col("file"),
         ),
         [F.col("id"), F.col("before.id")],
         [F.col("key")],

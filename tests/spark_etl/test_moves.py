@@ -28,7 +28,8 @@ from spark_etl.ingest import extraction
 from spark_etl.ingest.tables import check_tables
 from spark_etl.report import Property
 from tests.planted.moves import CALM, DirtyRowsForgotten
-from tests.spark_etl.forged import Records, deliveries, forge, records_of
+from tests.spark_etl.forged import Forgery, Records, deliveries, forge, records_of
+from tests.spark_etl.losses import restarted
 from tests.spark_etl.runs import SEGMENT
 from tests.spark_etl.test_archive import rewritten
 
@@ -140,16 +141,37 @@ def judged(spark: Any, directory: Path) -> Property:
     return audit.properties[-1]
 
 
-def forged(run: Path, into: Path, forgery: Callable[[Records], None]) -> Path:
+def forged(run: Path, into: Path, forgery: Forgery) -> Path:
     shutil.copytree(run, into, ignore=shutil.ignore_patterns("mark", "checkpoint-*", "out"))
     for path in into.glob("replicas/*/journal/*.seg"):
         path.write_bytes(forge(path.read_bytes(), forgery))
     return into
 
 
+def killed(records: Records) -> Records:
+    """A journal that was left to the operating system, of a replica that was killed and came back."""
+    for record in records:
+        if type(record) is Started:
+            record.durability = "os"
+    return restarted(records)
+
+
+def test_a_crash_excuses_no_step_that_stands_in_the_journals_of_its_source(
+    spark: Any, run: Path, tmp_path: Path
+) -> None:
+    found = judged(spark, forged(run, tmp_path / "run", killed))
+    assert found.verdict == "valid" and "perhaps" not in found.note, found
+
+
 def test_what_a_move_hands_over_otherwise_is_found(spark: Any, run: Path, tmp_path: Path) -> None:
+    """Though a loss of power may have cost its replicas anything."""
     forger = Forger()
-    found = judged(spark, forged(run, tmp_path / "run", forger))
+
+    def forgery(records: Records) -> Records:
+        forger(records)
+        return killed(records)
+
+    found = judged(spark, forged(run, tmp_path / "run", forgery))
     assert {v.keys[0]: v.name for v in found.examples} == forger.named
     assert all(one.transactions and one.replicas for one in found.examples)
 
@@ -209,6 +231,13 @@ RIGHT: dict[str, list[Step]] = {
     "given up": [BEGIN, SOME, step(3, first=True, asked=()), step(4, asked=(), last=True)],
     "of two sources": [BEGIN, step(2, 3, 1, first=True, asked=((7, 7),)), step(3, slots=BOTH, last=True)],
 }
+def test_what_a_source_does_not_account_for_leaves_the_slots_open_in_whatever_shard_they_are() -> None:
+    lost = step(1, first=True, last=True, asked=((1, 3),), slots=((1, 3),))._replace(known=False)
+    on = step(2, 1, 2, first=True, last=True, asked=((2, 5),), slots=((2, 5),))
+    taken = Followed([lost, on], complete=True).taken
+    assert [(t.first, t.last, t.closed) for t in taken] == [(1, 3, False), (2, 3, False), (4, 5, True)]
+
+
 WRONG: dict[str, tuple[list[Step], str]] = {
     "without its first": ([SOME], "is not in"),
     "after its last": ([BEGIN, SOME, REST, step(4, slots=((9, 9),))], "is not in"),
