@@ -105,6 +105,7 @@ VIOLATIONS = {
     "otherwise-counted": "a client was told of another number of keys than stood in its range where that was read,"
     " or of more to follow where none did",
     "missed-what-was-answered": "a linearizable read did not see what had been answered before it was asked",
+    "saw-what-was-asked-later": "a read saw what was asked for only when it had been answered",
     "older-than-promised": "a stale read did not see what had been answered longer before it was asked than it allows",
     "no-one-instant": "a linearizable read of several shards saw something without what came before that",
     "change-missed": "a watch was told of what came later, and not of a change within its bounds",
@@ -112,6 +113,7 @@ VIOLATIONS = {
     "change-otherwise": "a watch was told another value than was written",
     "told-again": "a watch was told of a transaction twice",
     "told-out-of-order": "a watch was told of a version when it had been told of everything up to a later one",
+    "told-before-asked": "a watch was told of a change before it had been asked for",
     "watch-began-late": "a watch from now on began after what was asked for when it had begun",
     "non-monotonic-read": "a client read an older version of a key than it had read before",
     "non-monotonic-write": "a client's later write has the smaller version, or was seen without its earlier one",

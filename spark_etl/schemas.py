@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -109,8 +109,9 @@ TABLES: dict[str, tuple[str, ...]] = {
     ),
     # A replica's account of one transaction on its shard. index: its place in its bundle; timestamp: the bundle's;
     # message: its id, of format 1, else null. truths: of nested transactions (`kvstore.api.nesting`), empty where there
-    # are none. effect: applied, and something was written. Of the whole bundle, at index 0 only: content, a digest of
-    # all but the state digest, equal for equal accounts; bundle, one of the ids in order, and of what moves hand over.
+    # are none. effect: applied, and something was written or moved. Of the whole bundle, at index 0 only: content, a
+    # digest of all but the state digest, equal for equal accounts; bundle, one of the ids in order, and of what moves
+    # hand over.
     "outcomes": (
         *_PLACE,
         "position",

@@ -79,10 +79,12 @@ def check_values(case: Case, skip: str) -> None:
 def _other_values(case: Case, compared: DataFrame) -> DataFrame:
     """Ranges are looked at in whole runs only: beside a suspect they are proved."""
     found = values.wrong(compared, case.writes)
-    if case.slots_moved or case.proof.near:
+    if case.proof.near:
         return found
-    reads = promises.of_ordered(case.operations, case.placed.where(case.whole()))
-    return found.unionByName(_incomplete(case, *reads))
+    placed = case.placed.where(case.whole())
+    if case.slots_moved:
+        placed = placed.where(F.col("message").isNotNull())
+    return found.unionByName(_incomplete(case, *promises.of_ordered(case.operations, placed)))
 
 
 def _incomplete(case: Case, reads: DataFrame, looks: DataFrame) -> DataFrame:
@@ -110,11 +112,12 @@ def check_promises(case: Case, skip: str) -> int:
 
     def wrong() -> DataFrame:
         found = promises.check(case.promised, looks, told, torn, visits, case.steps, case.unsure_shards, open_ends)
-        if case.slots_moved:
-            return found
         at = F.when(F.size("places") == 0, F.col("seen"))
+        reads = case.promised.withColumn("seen", at)
+        if case.slots_moved:
+            return found.unionByName(_incomplete(case, reads.where("seen IS NOT NULL"), looks))
         found = found.unionByName(promises.nowhere(case.promised, case.tables["writes"]))
-        return found.unionByName(_incomplete(case, case.promised.withColumn("seen", at), looks))
+        return found.unionByName(_incomplete(case, reads, looks))
 
     prop = case.check(
         PROMISES, wrong,
@@ -139,8 +142,12 @@ def check_watches(case: Case, skip: str) -> int:
     of how many changes they were told that had perhaps not been written."""
     watched = case.keep(case.opened.frame("watched"))
     writes = relations.key_writes(case.opened.frame("writes")) if case.proof.near else case.writes
-    odd = watches.oddly_begun(watched).limit(3).collect()
-    case.inputs.problems += [f"{row.file}: watch {row.id.lower()} has {row.begins} beginnings" for row in odd]
+    odd = watches.odd(watched).limit(3).collect()
+    case.inputs.problems += [
+        f"{row.file}: watch {row.id.lower()} "
+        + (f"has {row.begins} beginnings" if row.begins != 1 else f"goes on after its end, for {row.after} lines")
+        for row in odd
+    ]
     spans = case.keep(watches.spans(watched, case.base.version if case.base else None))
     under_way = case.complete_before(case.open_ends())
     compared = case.keep(watches.compare(spans, watched, writes, case.base is not None, under_way))

@@ -155,8 +155,9 @@ def incomplete(
     reads: DataFrame, looks: DataFrame, journal_writes: DataFrame, writes: DataFrame, unsure: Sequence[int],
     open_ends: Mapping[int, bytes], based: bool,
 ) -> DataFrame:  # fmt: skip
-    """Ranges in which a key stood that they did not show, or another number of keys. Of a run in which no key has gone
-    to another shard, so that a shard that one of them did not look at must be as it was at the earliest of its looks.
+    """Ranges in which a key stood that they did not show, or another number of keys. A shard that one of them did not
+    look at must be as it was at the earliest of its looks: so of a run in which keys have gone to other shards only
+    those are asked about who saw all shards at one version.
     Names: key-left-out, otherwise-counted. reads: file, id, f, asked, told, seen: at which version of all shards; null:
     at their looks. based: what was written first is not known of all keys. Other arguments: as of `told` and
     `otherwise_there`."""

@@ -32,11 +32,14 @@ def _begins() -> Column:
     return F.count(F.when(F.col("f") == "begin", 1)).alias("begins")
 
 
-def oddly_begun(watched: DataFrame) -> DataFrame:
-    """Watches that have no beginning, or several, so that nobody knows what they were to tell: file, id (as hex),
-    begins."""
-    found = watched.groupBy(*_WATCH).agg(_begins()).where(F.col("begins") != 1)
-    return found.select("file", F.hex("id").alias("id"), "begins").orderBy("file", "id")
+def odd(watched: DataFrame) -> DataFrame:
+    """Watches that have no beginning, or several, so that nobody knows what they were to tell, or that go on after
+    their end: file, id (as hex), begins, after (what came after the end)."""
+    ended = Window.partitionBy(*_WATCH).orderBy("line").rowsBetween(Window.unboundedPreceding, -1)
+    rows = watched.withColumn("ended", F.max(F.col("f") == "end").over(ended))
+    found = rows.groupBy(*_WATCH).agg(_begins(), F.count(F.when(F.col("ended"), 1)).alias("after"))
+    found = found.where((F.col("begins") != 1) | (F.col("after") > 0))
+    return found.select("file", F.hex("id").alias("id"), "begins", "after").orderBy("file", "id")
 
 
 def spans(watched: DataFrame, floor: bytes | None) -> DataFrame:
@@ -190,10 +193,27 @@ def begun_late(spans: DataFrame, steps: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+def told_early(watched: DataFrame, steps: DataFrame) -> DataFrame:
+    """Changes that were told when what made them had not been asked for. Name: told-before-asked. steps:
+    `sessions.steps`."""
+    told = watched.where(F.col("f") == "change").select("file", "line", "at_us", "version")
+    asked = steps.select("file", "invoke_us", F.col("gts").alias("version"), F.col("id").alias("writer"),
+                         F.col("f").alias("what"))  # fmt: skip
+    return violations(
+        told.join(asked, ["file", "version"]).where(F.col("at_us") < F.col("invoke_us")),
+        "told-before-asked",
+        text(
+            "a watch of {} was told of version {} (line {}) before {}, whose it is, was asked for",
+            F.col("file"), version_text(F.col("version")), F.col("line"), F.col("what"),
+        ),
+        [F.col("writer")],
+    )  # fmt: skip
+
+
 def check(spans: DataFrame, watched: DataFrame, compared: DataFrame, steps: DataFrame | None) -> DataFrame:
     """All of these. steps: None: there are no operations."""
     found = [differing(compared), out_of_order(watched)]
-    return union(found if steps is None else [*found, begun_late(spans, steps)])
+    return union(found if steps is None else [*found, begun_late(spans, steps), told_early(watched, steps)])
 
 
 class Counts(NamedTuple):

@@ -238,10 +238,12 @@ def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.
         _check_id(transaction)
         who = (*place, record.position, version, transaction)
         applied = outcome.status == audit.APPLIED
+        step = isinstance(outcome, audit.MoveOutcome) and outcome.given is not None
         reason, handed_over = _reason(outcome)
         rows.add(
             "outcomes", *who, index, message, timestamp, record.at, outcome.status, outcome.succeeded,
-            outcome.truths if isinstance(outcome, audit.NestedOutcome) else b"", applied and bool(outcome.writes),
+            outcome.truths if isinstance(outcome, audit.NestedOutcome) else b"",
+            applied and (step or bool(outcome.writes)),
             *(whole if index == 0 else (None, None, None)), reason,
         )  # fmt: skip
         for key, seen in [(read.key, read.version) for read in outcome.reads] + handed_over:

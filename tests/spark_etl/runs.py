@@ -179,7 +179,8 @@ class Run:
         self, *told: Timestamp | tuple[Timestamp, dict[str, int | None]], after: Timestamp | None = None,
         first: str = "", end: str = "", at_us: int = 900,
     ) -> None:  # fmt: skip
-        """Somebody watched the keys first <= key < end (none: any), and was told this: of progress, or a change."""
+        """Somebody watched the keys first <= key < end (none: any), and was told this: of progress at this time, or a
+        change later."""
         self.watches += 1
         base = {"process": 0, "type": "watch", "at_us": at_us, "id": str(uuid.UUID(int=self.watches))}
         begin = {"f": "begin", "asked": {"success": [["watch", first, end]]}}
@@ -190,7 +191,8 @@ class Run:
                 continue
             version, changes = one
             said = {key: None if value is None else f"={value}" for key, value in changes.items()}
-            self.events.append({**base, "f": "change", "version": str(version), "told": [said]})
+            later = {"at_us": at_us + 1000, "f": "change", "version": str(version), "told": [said]}
+            self.events.append(base | later)
 
     def _deliver(self, number: int, outcomes: dict[int, Outcome]) -> None:
         shards = tuple(outcomes)

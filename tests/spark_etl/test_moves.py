@@ -32,6 +32,7 @@ from tests.spark_etl.forged import Forgery, Records, deliveries, forge, records_
 from tests.spark_etl.losses import restarted
 from tests.spark_etl.runs import SEGMENT
 from tests.spark_etl.test_archive import rewritten
+from tests.spark_etl.test_simulated import rows
 
 SEED = 13
 MANY = msgspec.structs.replace(CALM, seconds=0.5)
@@ -179,6 +180,13 @@ def test_what_a_move_hands_over_otherwise_is_found(spark: Any, run: Path, tmp_pa
 def test_a_shard_that_serves_what_it_has_given_is_found(spark: Any, run: Path, tmp_path: Path) -> None:
     found = judged(spark, forged(run, tmp_path / "run", served_by_the_source))
     assert found.examples and {one.name for one in found.examples} == {"served-elsewhere"}
+
+
+def test_a_step_has_an_effect_though_it_writes_nothing(run: Path) -> None:
+    """So whoever takes it twice is accused."""
+    steps = {row["id"] for row in rows(run, "moves")}
+    found = [row["effect"] for row in rows(run, "outcomes") if row["id"] in steps]
+    assert len(found) >= len(steps) > 0 and all(found)
 
 
 def test_a_last_step_of_an_earlier_release_hands_over_all_slots(spark: Any, run: Path, tmp_path: Path) -> None:

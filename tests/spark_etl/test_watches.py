@@ -69,22 +69,26 @@ def test_what_was_told_wrongly_is_called_by_its_name(spark: Any, tmp_path: Path)
     run.watch((two, {"a2": 1, "b1": 1}), (three, {"b2": 1}), after=two)  # which it had
     run.watch((one, {"a1": 1}), after=three)
     run.watch(three, (four, {"a1": None}), at_us=1001)  # two and three were asked for after that
+    run.watch((four, {"a1": None}), after=three, at_us=25)  # that was asked for at 1026
     found = judged(spark, run.write(tmp_path / "run"))
     names = sorted(example.name for example in found.examples)
     assert names == sorted(
         ["change-missed"] * 4 + ["change-invented"] + ["change-otherwise"] * 2 + ["told-again"]
-        + ["told-out-of-order"] * 5 + ["watch-began-late"] * 2
+        + ["told-out-of-order"] * 5 + ["watch-began-late"] * 2 + ["told-before-asked"]
     ), found.examples  # fmt: skip
     missed = next(example for example in found.examples if example.name == "change-missed")
     assert missed.evidence and missed.keys and missed.transactions
 
 
-def test_of_what_a_watch_was_to_tell_that_has_no_beginning_or_two_nothing_is_determined(spark: Any, tmp_path: Path):
-    run, (one, two, _, four) = written()
+def test_a_watch_with_no_beginning_or_two_or_that_goes_on_after_its_end_is_not_determined(spark: Any, tmp_path: Path):
+    run, (one, two, three, four) = written()
     run.watch((two, {"a2": 1, "b1": 1}), after=one)
     begin = run.events.pop(-2)
     run.watch(four, after=two, first="b2")
     run.events.append(begin | {"id": run.events[-1]["id"]})
+    run.watch(four, after=three, first="b2")
+    run.events.append({**run.events[-1], "f": "end"})
+    run.events.append({**run.events[-2]})
     found = judged(spark, run.write(tmp_path / "run"))
     assert (found.verdict, found.examples) == ("not determined", [])
 
