@@ -52,8 +52,11 @@ def _steps(table: DataFrame) -> list[moves.Step]:
     return [
         moves.Step(
             bytes(row.gts), bytes(row.step.id), row.step.replica, row.step.source, row.step.target, row.step["first"],
-            row.step["last"], *(msgspec.json.decode(row.step[name], type=_RANGES) for name in ("asked", "slots")),
-            known=row.known,
+            row.step["last"], _ranges(row.step.asked), _ranges(row.step.slots), row.known,
         )
         for row in rows
     ]  # fmt: skip
+
+
+def _ranges(text: str) -> _RANGES:
+    return msgspec.json.decode(text, type=_RANGES)
