@@ -342,7 +342,6 @@ class Toto(MulticastProtocol):
 
     def _on_watermark(self, sender: ProcessId, told: Watermark, now: int, out: Outbox) -> None:
         self.log.on_watermark(sender, told, out)
-        self._behind.notice(sender, told.watermark, now)
 
     # -- multicast ----------------------------------------------------------------------------------------------------
 
@@ -701,7 +700,11 @@ class Toto(MulticastProtocol):
         return self.paxos.leading and self.paxos.idle
 
     def _beat(self, now: int, out: Outbox) -> int:
-        """Every heartbeat: tell the coordinator; as coordinator, see who must leave and who may come."""
+        """Every heartbeat: tell the coordinator; as coordinator, see who must leave and who may come. Outside the view,
+        see what the others have delivered."""
+        if self.view.me is None:
+            for peer in self.peers:
+                self._behind.notice(peer, self.log.watermark_of(peer), now)
         if self.paxos.leading:
             if self.paxos.idle and not self.paxos.stranded:
                 self.coordinator.coordinate(self.record, now, out)
