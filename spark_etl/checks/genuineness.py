@@ -7,6 +7,9 @@ that the journals know, where they know the message. Then
 2. a frame between two groups that is about none passes only if some message so far has both ends as participants:
    what it says may still order something (a clock, a promise, a ballot).
 
+Who takes part may ask another one of its group to pass the message on, where links are broken: that one takes part from
+then on.
+
 What the protocol calls housekeeping (heartbeats, garbage collection) is exempt from 2, and so are links inside a group.
 """
 
@@ -19,6 +22,8 @@ from pyspark.sql import functions as F
 
 from spark_etl.report import Evidence, Violation
 
+_RELAYS = ("Asked", "Relay")
+"""Frames that ask somebody to pass messages on (multicast.parts.submissions)."""
 NO_TRACE = "there is no trace of frames (RUN_DIR/trace/*.jsonl); a simulated run can write one"
 
 
@@ -42,6 +47,17 @@ def participants(frames: DataFrame, messages: DataFrame, submitted: DataFrame, m
         .drop("shard")
     )
     both = said.drop("known").unionByName(addressed)
+    home = F.broadcast(members)
+    asked = (
+        copies(frames.where(F.col("kind").isin(*_RELAYS)))
+        .join(home.select(F.col("process").alias("sender"), "shard"), "sender")
+        .join(home.select(F.col("process").alias("receiver"), "shard"), ["receiver", "shard"])
+        .select(F.explode("ids").alias("id"), F.col("sender").alias("process"), "receiver", "line")
+        .join(both.select("id", "process", "since", "destinations"), ["id", "process"])
+        .where(F.col("line") >= F.col("since"))
+    )
+    relays = asked.select("id", F.col("receiver").alias("process"), F.col("line").alias("since"), "destinations")
+    both = both.unionByName(relays)
     return both.groupBy("id", "process").agg(F.min("since").alias("since"), F.min("destinations").alias("destinations"))
 
 
@@ -62,11 +78,14 @@ def foreign(frames: DataFrame, taking_part: DataFrame, members: DataFrame) -> Da
 
 def _about_others(sent: DataFrame, taking_part: DataFrame) -> DataFrame:
     who = taking_part.groupBy("id").agg(
-        F.collect_set("process").alias("who"), F.min("destinations").alias("destinations")
+        F.map_from_entries(F.collect_list(F.struct("process", "since"))).alias("who"),
+        F.min("destinations").alias("destinations"),
     )
     about = sent.withColumn("id", F.explode("ids")).join(who, "id")
-    receives = F.array_contains("who", F.col("receiver"))
-    wrong = about.where(~receives | ~F.array_contains("who", F.col("sender")))
+    sends, receives = (
+        F.coalesce(F.try_element_at("who", F.col(end)) <= F.col("line"), F.lit(False)) for end in ("sender", "receiver")
+    )
+    wrong = about.where(~receives | ~sends)
     stranger = F.when(receives, F.col("sender")).otherwise(F.col("receiver"))
     one = F.min(F.struct("id", "destinations", stranger.alias("stranger"))).alias("one")
     keys = ("file", "line", "sender", "receiver", "kind", "housekeeping")

@@ -101,6 +101,30 @@ def test_who_takes_part_and_who_does_not(spark: Any, tmp_path: Path):
     assert (row.sent, row.strange, row.accused, row.kinds) == (14, 7, 8, 1)
 
 
+def test_who_is_asked_by_one_of_its_group_to_pass_a_message_on_takes_part_in_it_from_then_on(
+    spark: Any, tmp_path: Path
+):
+    run = Run()
+    run.transaction(writes={"a": 1}, f="put")
+    directory = run.write(tmp_path / "run")
+    lines = [
+        HEADER, submit(1, 4, [0]), leave(3, [1]), leave(3, [1], "m1"), leave(4, [3], "m1", type="Relay"),
+        leave(3, [1], "m1"),
+        leave(3, [2]), leave(0, [3], "m1"),
+        leave(0, [5], "m1", type="Relay"),  # of another shard
+        leave(4, [3], "m0", type="Relay"),  # of which 4 knows nothing
+        leave(3, [5], "m1"), {"t": 3, "event": "end"},
+    ]  # fmt: skip
+    write_trace(directory, [HEADER, submit(0, 0, [0]), *lines[1:]])
+    tables = Tables(spark, tmp_path / "out", extract(directory, tmp_path / "out").manifest)
+    members = spark.createDataFrame([(g, p) for g, ps in MEMBERS.items() for p in ps], "shard int, process int")
+    messages = spark.createDataFrame([(message_id(0), [0])], "id binary, destinations array<int>")
+    trace = tables.frame("frames")
+    part = genuineness.participants(trace, messages, tables.frame("submitted"), members)
+    found = {(r.line, r.sender, r.receiver) for r in genuineness.foreign(trace, part, members).collect()}
+    assert found == {(4, 3, 1), (5, 3, 1), (10, 0, 5), (11, 4, 3), (12, 3, 5)}
+
+
 def test_a_trace_without_its_end_or_with_damage_decides_nothing(spark: Any, tmp_path: Path):
     run = Run()
     run.transaction(writes={"a": 1})
