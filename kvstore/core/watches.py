@@ -279,7 +279,8 @@ class Watches:
     def _begin_anew(self, known: Timestamp, now: int, out: ApplicationOutbox) -> None:
         """What follows the feed's last release is no longer known: each client goes on from where it is. known: from
         there on another shard knows everything; this one may have stood still since long before that."""
-        waiting, self._clients = list(self._clients), {}
+        waiting, self._clients = sorted(self._clients, key=lambda client: client.due, reverse=True), {}
+        self._dues.clear()
         self._feed = _Feed(max(self._store.complete_to, known), now + PACE_US)
         for client in waiting:
             self._take(client, False, now, out)

@@ -203,6 +203,22 @@ def test_who_waits_for_what_is_compacted_is_told_so() -> None:
     assert isinstance(refused, Refused) and refused.code == "compacted"
 
 
+def test_after_a_beginning_anew_each_client_is_told_in_its_own_time() -> None:
+    bench = Bench()
+    bench.deliver(write(A))
+    for _ in range(3):
+        follow(bench, at(20_000), live=True)
+        bench.tick(PROGRESS_US // 4)
+    number = asked(bench)[3].number
+    for replica in (3, 5):
+        bench.hear(replica, ChangesTold(1, number, None, at(5_000), at(9_000)))
+    assert asked(bench)[3].number != number and bench.answers() == []
+    bench.tick(PROGRESS_US // 4)
+    assert bench.answers() == [Followed([], at(20_000))], "the first one, whose time it is"
+    bench.tick(PROGRESS_US // 4)
+    assert bench.answers() == [Followed([], at(20_000))]
+
+
 def test_who_is_no_member_of_its_group_asks_one_that_is() -> None:
     """It was removed, say, and a client watches there. Itself it would ask again and again: its word does not count."""
     bench = Bench(topology=Topology({0: (1,), 1: (3, 4, 5), 2: (6, 7, 8)}, {0: (0,)}))
