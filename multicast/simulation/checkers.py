@@ -13,8 +13,8 @@ liveness, and the *global order* once more as a graph of the delivery sequences 
 about one multicast m, and its sender and receiver take part in m (submitted it, or are of its destinations). So
 1. a frame that contains the id of a message passes only between processes that take part in that message;
 2. a frame between two groups, whatever it contains, passes only if some message so far has both ends as participants.
-Who takes part, and has no connection to some destination, may make a member of its group take part, too, by asking it
-to pass the message on (parts.submissions).
+Who takes part, and has heard that it has no connection to some destination, may make a member of its group take part,
+too, by asking it to pass the message on (parts.submissions).
 Exempt from 2 are links inside a group, what tells who leads or belongs to one, and the questions of who has lost its
 disk. Of a protocol that is not genuine only what orders something counts (not `Specification.housekeeping`).
 """
@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from multicast.parts.submissions import Asked, Relay
 from multicast.protocol import Specification
 from multicast.records import Delivered
 from multicast.simulation.observe import Observer
@@ -41,8 +42,6 @@ _REMEMBERED_RETRIES = 10
 _ID_IN_FRAME = re.compile(b"\xc4\x10(.{16})", re.DOTALL)
 _OF_GROUPS = ("LeaderIs", "ViewAsk", "ViewIs", "GroupIs", "Forgot", "Reminder")
 """Messages to everybody, of which no multicast is the reason."""
-_RELAYS = ("Asked", "Relay")
-"""Messages that ask somebody to pass others on."""
 
 
 class Checker(Observer):
@@ -291,6 +290,8 @@ class Genuineness(Checker):
     it neither sent nor was addressed by; a violation for a genuine protocol, a number for the others.
     """
 
+    watches_protocol = watches_sends = True
+
     def __init__(self, topology: Topology, specification: Specification):
         super().__init__()
         self.topology = topology
@@ -300,11 +301,21 @@ class Genuineness(Checker):
         self.names = {t.__struct_config__.tag: t.__name__ for t in specification.messages}  # type: ignore[attr-defined]
         tags = {name: tag for tag, name in self.names.items()}
         self._of_groups = {tags[name] for name in _OF_GROUPS if name in tags}
-        self._relays = {tags[name] for name in _RELAYS if name in tags}
         self._exempt = set() if self.genuine else {tags[t.__name__] for t in specification.housekeeping}
         self._participants: dict[MessageId, set[ProcessId]] = {}
         self._pairs: set[tuple[ProcessId, ProcessId]] = set()
         self._seen: set[tuple[ProcessId, tuple[GroupId, ...]]] = set()
+        self._lost: dict[ProcessId, set[ProcessId]] = {}
+
+    def on_life(self, node: Node) -> None:
+        lost = self._lost[node.pid] = set()
+        heed = node.protocol.on_connected
+
+        def on_connected(peer: ProcessId, up: bool, now: int) -> None:
+            (lost.discard if up else lost.add)(peer)
+            heed(peer, up, now)
+
+        setattr(node.protocol, "on_connected", on_connected)  # noqa: B010 - a method of this one object
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
         participants = self._participants.get(message.id)
@@ -331,8 +342,6 @@ class Genuineness(Checker):
             participants = self._participants.get(found[1])
             if participants is not None:
                 for peer in to:
-                    if tag in self._relays and self._may_ask(sender, peer, participants):
-                        self._join(peer, participants)
                     if peer not in participants or sender not in participants:
                         self._foreign(sender, peer, tag, f"about {found[1].hex()}")
         if tag in self._of_groups:
@@ -342,12 +351,24 @@ class Genuineness(Checker):
             if (sender, peer) not in pairs and group_of[peer] != group_of[sender]:
                 self._foreign(sender, peer, tag, "though no message involves both")
 
-    def _may_ask(self, sender: ProcessId, peer: ProcessId, participants: set[ProcessId]) -> bool:
-        """Whether `sender` may have `peer` pass on a message: see the module."""
-        assert self.world is not None
-        group_of, is_open = self.topology.group_of, self.world.network.is_open
-        cut_off = any(p != sender and not is_open(sender, p) for p in participants)
-        return peer not in participants and sender in participants and group_of[peer] == group_of[sender] and cut_off
+    def on_handled(
+        self, node: Node, handler: str, args: tuple[Any, ...], sends: list[tuple[tuple[ProcessId, ...], Any, bool]]
+    ) -> None:
+        for to, message, _ in sends:
+            if isinstance(message, Relay):
+                self._relayed(node.pid, to, [one.id for one in message.messages])
+            elif isinstance(message, Asked):
+                self._relayed(node.pid, to, message.ids)
+
+    def _relayed(self, sender: ProcessId, to: tuple[ProcessId, ...], ids: list[MessageId]) -> None:
+        """These are asked to pass messages on; they may be, or the frame is foreign."""
+        group_of, lost = self.topology.group_of, self._lost[sender]
+        for message_id in ids:
+            participants = self._participants.get(message_id, set())
+            for peer in to:
+                asks_its_own = group_of[peer] == group_of[sender] and sender in participants
+                if peer not in participants and asks_its_own and not lost.isdisjoint(participants):
+                    self._join(peer, participants)
 
     def _foreign(self, sender: ProcessId, receiver: ProcessId, tag: int, why: str) -> None:
         self.foreign += 1
