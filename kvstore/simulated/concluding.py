@@ -114,8 +114,13 @@ class Conclusion:
         return answers[0] if answers else None
 
     def _look(self, shards: list[GroupId]) -> None:
-        """What no move needs any more is not kept."""
-        for pid in [pid for shard in shards for pid in self._up(shard)]:
-            notes = [key for key, _ in self._workload.cluster.stores[pid].notes(b"") if key.startswith(_OF_MOVES)]
-            if notes:
+        """What no move needs any more is not kept, by those either that come to the last step later than others."""
+        stores, processes = self._workload.cluster.stores, [pid for shard in shards for pid in self._up(shard)]
+
+        def kept(pid: ProcessId) -> list[bytes]:
+            return [key for key, _ in stores[pid].notes(b"") if key.startswith(_OF_MOVES)]
+
+        self._world.run_while(lambda: any(map(kept, processes)), LIVENESS_LIMIT_US)
+        for pid in processes:
+            if notes := kept(pid):
                 self._world.report("moves", f"process {pid} keeps {notes[:3]} of moves that are over")
