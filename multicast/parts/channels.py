@@ -210,7 +210,9 @@ class Channels:
             upto = message.first + len(message.items) - 1 if isinstance(message, Ordered) else message.upto
         if isinstance(message, Repair):
             channel.low = max(channel.low, message.low)
-            if channel.received > before or not message.more:  # else it has come before: the next is asked for
+            if channel.is_cut_off:
+                channel.asked_at, channel.comes = 0, False  # nothing of it is of use before a state has come
+            elif channel.received > before or not message.more:  # else it has come before: the next is asked for
                 channel.asked_at, channel.comes = 0, message.more
                 if message.more:
                     self._ask(channel, sender, now, out)

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multicast.parts.barrier_leader import BarrierLeader
-from multicast.parts.barriers import timestamp_of
+from multicast.parts.barriers import Ask, Barrier, Item, Repair, timestamp_of
 from multicast.parts.casts import Casts, Ready, saved_life
+from multicast.parts.channels import Channels
 from multicast.parts.deadlines import Deadlines
+from multicast.parts.delivered import DeliveredLog
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.stream import Cast, Null, Stream
 from multicast.protocol import Outbox, PeerError
@@ -212,3 +214,16 @@ def test_who_announced_something_else_than_was_decided_announces_nothing_more():
         decided = [value(1, 1, instance, 5, 1)]
         one.decide(instance, decided)
         assert not leader.was_announced(instance, decided)
+
+
+def test_who_was_given_what_a_repair_does_not_contain_any_more_asks_for_the_rest_at_once() -> None:
+    """A portion had come that began too late; the next one, which nobody had asked for, was waited for."""
+    channels = Channels(
+        1, TWO, (0, 1), DeliveredLog(3, TWO, 1, 0), PERIOD, Deadlines({}), lambda group: 3 * group, lambda: True
+    )
+    out = Outbox()
+    channels.take(0, 0, Barrier((9, 0), 9), PERIOD, out)
+    channels.take(0, 0, Repair(6, [Item((6, 0), message(6, 1))], (6, 0), 9, 6, True), PERIOD, out)
+    channels.adopt([(0, 7, (7, 0))], [])
+    channels.take(0, 0, Barrier((9, 0), 9), PERIOD + 1, out)
+    assert [asked.received for _, asked, _ in out.sends if type(asked) is Ask] == [0, 7]
