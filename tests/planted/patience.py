@@ -52,4 +52,9 @@ class AsksOnForCopies(QuasiGenuine):
     """Who gets a portion of a repair twice asks twice for the next one."""
 
 
+@rewrite("take", "if channel.is_cut_off:", "if False:", part=Channels)
+class WaitsForWhatIsOfNoUse(QuasiGenuine):
+    """A portion of a repair came that begins too late, and the next is waited for, also when a state has come."""
+
+
 PLANTED = planted_in(__name__)
