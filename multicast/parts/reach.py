@@ -6,9 +6,10 @@ links are broken for good, and all others work, two groups would wait for each o
 them whose messages are ordered behind.
 
 So a leader that has long been without such a connection asks to be relieved, as one whose clock is off does
-(`MulticastProtocol.on_clock`). Only members that have all of them heed that: if there are none, because the other group
-is down, or all of it away, nothing changes, and who does not hear the leader deposes nobody for that. Of two leaders
-the process with the lower id asks first, the other after twice the time: as a rule one of them goes.
+(`MulticastProtocol.on_clock`). Only members that have all of them, by what they know, heed that: if there are none,
+because the other group is down, or all of it away, nothing changes, and who does not hear the leader deposes nobody for
+that. Of two leaders the process with the lower id asks first, the other after twice the time: as a rule one of them
+goes.
 
 Nor need it be a leader that lacks them: what a process multicasts to groups from which it is cut off is passed on by
 others (parts.submissions).

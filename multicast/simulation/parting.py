@@ -25,11 +25,13 @@ _LEAST = 3
 
 
 class Parted(NamedTuple):
-    """`alone`, of the first of these groups, has no connection to `far`, of the second: its leader, or all of it."""
+    """`alone`, of the first of these groups, has no connection to `far`, of the second: its leader, or all of it.
+    known: all of the second know who leads the first."""
 
     groups: tuple[GroupId, GroupId]
     alone: ProcessId
     far: tuple[ProcessId, ...]
+    known: bool
 
     @property
     def links(self) -> list[tuple[ProcessId, ProcessId]]:
@@ -53,15 +55,16 @@ def draw(world: World, rng: random.Random) -> Parted | None:
         far = far[:1]  # ToTo: one leader for all, who leaves out of the view whom it does not reach
         if not getattr(nodes[0].protocol.options, "ask_first", True) and leading & {alone, *far}:
             return None  # and who deposes it for that, again and again, if it need not ask the others first
-    return Parted((one, other), alone, tuple(far))
+    known = all(world.nodes[p].protocol.leader_of(one) == led[one] for p in groups[other])
+    return Parted((one, other), alone, tuple(far), known)
 
 
 def judge(world: World, parted: Parted, before: Ballots, after: Ballots, limit_us: int) -> None:
     """Once everything is delivered. before, after: what each process has promised. Where all others reach the other
-    group, that keeps its leader (who may begin anew: parts.stamps, b). And who is at the end of the links hears within
-    `limit_us` of the delivery of what it has multicast."""
+    group, that keeps its leader (who may begin anew: parts.stamps, b), if its members know whom a leader must
+    reach. And who is at the end of the links hears within `limit_us` of the delivery of what it has multicast."""
     changed = [p for p in parted.far if p in before and after[p].leader != before[p].leader]
-    if len(parted.far) > 1 and changed:
+    if len(parted.far) > 1 and parted.known and changed:
         text = f"process {parted.alone} reaches nobody in group {parted.groups[1]}, where all reach the rest, and"
         world.report("leaders", f"{text} processes {changed} have another leader")
     protocol = world.nodes[parted.alone].protocol
