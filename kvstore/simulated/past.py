@@ -18,7 +18,7 @@ from kvstore.simulated.clients import TIMEOUT_US, Workload
 from kvstore.simulated.cluster import Executed, SimulatedCluster
 from kvstore.storage.history import HISTORY_US
 from kvstore.storage.store import Store
-from multicast.types import Timestamp, quorum_of
+from multicast.types import ZERO, Timestamp, quorum_of
 
 SHARE = 0.4
 """Of the runs: so many have readers of the past."""
@@ -112,10 +112,11 @@ class PastReader(Asker):
 
 
 def is_forgotten(cluster: SimulatedCluster, version: Timestamp, oldest: Callable[[Store], Timestamp]) -> bool:
-    """Whether most replicas of some shard do not know this version, or are not that far. oldest: that one knows."""
+    """Whether most replicas of some shard do not know this version, or are not that far, as who has just been added and
+    has nothing. oldest: that one knows."""
     for members in cluster.world.topology.groups.values():
         stores = [cluster.stores[pid] for pid in members if pid in cluster.stores]
-        knowing = [store for store in stores if oldest(store) <= version <= store.complete_to]
+        knowing = [store for store in stores if oldest(store) <= version <= store.complete_to > ZERO]
         if len(members) - len(knowing) >= quorum_of(len(members)):
             return True
     return False
