@@ -56,7 +56,8 @@ Deviations from the algorithms, with reasons:
 5. A barrier is a maximum, and counts once all messages that precede it are here (parts.channels).
 6. A leader bounds a stamp to `stamp_ahead_us_max` beyond its own clock: a fast clock would hold everybody up. The
    clocks of senders and leaders are those of `MulticastProtocol.real_clock`, so that no minority of clocks is fast. A
-   destination that is blocked nevertheless asks for the barrier that it lacks, with Algorithm 2, too.
+   destination that is blocked nevertheless asks for the barrier that it lacks, with Algorithm 2, too; and what is
+   stamped further ahead of the leader's clock than a threshold, as after all clocks were set back, requests it.
 7. Algorithm 2 begins at the present time, and its null is never older than one threshold: after a pause one null
    suffices.
 8. The leader alone forwards. It repeats the barrier until a quorum of the destination has everything; whoever finds a
@@ -324,7 +325,7 @@ class QuasiGenuine(MulticastProtocol):
             return
         message, rtc = cast.message, cast.rtc
         stamps = dict.fromkeys(message.destinations, (rtc, 0))
-        wants = self._wants(stamps)
+        wants = self._wants(stamps, rtc)
         for group in message.destinations:
             early = Early(cast.life, cast.number, rtc, message, wants.pop(group, []))
             out.send(self.topology.groups[group], early)
@@ -447,7 +448,7 @@ class QuasiGenuine(MulticastProtocol):
     ) -> None:
         """Lines 34-37: send decided messages to their destinations, requests to those who may block them, and barriers
         to those who wait for one. announced: the proposal has told all this already, to all who can learn it."""
-        wants = self._wants(requested)
+        wants = self._wants(requested, self.real_clock(now))
         for group in self._receivers:
             waiting = wants.pop(group, [])
             if not announced and group in sent:
@@ -469,26 +470,32 @@ class QuasiGenuine(MulticastProtocol):
         leader.tells(group, base.last)
         return Ordered(first, items, base.last, wants)
 
-    def _wants(self, requested: dict[GroupId, Stamp]) -> dict[GroupId, _Wanted]:
-        """With Algorithm 3: blocking group -> the destinations that need its barrier, and up to where."""
+    def _wants(self, requested: dict[GroupId, Stamp], real: int) -> dict[GroupId, _Wanted]:
+        """With Algorithm 3: blocking group -> the destinations that need its barrier, and up to where. With Algorithm 2
+        only what clocks, as `real`, would not reach for long: stamps may be far ahead of them, if they were set
+        back."""
         wants: dict[GroupId, _Wanted] = {}
-        if self.options.liveness == "request":
-            for group, stamp in sorted(requested.items()):
-                for blocker in (group, *self.senders_to[group]):
-                    if blocker != self.group:
-                        wants.setdefault(blocker, []).append((group, stamp))
+        by_clock = real + self.options.barrier_threshold_us if self.options.liveness == "periodic" else -1
+        for group, stamp in sorted(requested.items()):
+            if stamp[0] <= by_clock:
+                continue
+            for blocker in (group, *self.senders_to[group]):
+                if blocker != self.group:
+                    wants.setdefault(blocker, []).append((group, stamp))
         return wants
 
     # -- direct learners (Section 3.4) --------------------------------------------------------------------------------
 
-    def _announce(self, leader: BarrierLeader, proposals: list[tuple[int, list[bytes]]], out: Outbox) -> None:
+    def _announce(
+        self, leader: BarrierLeader, proposals: list[tuple[int, list[bytes]]], now: int, out: Outbox
+    ) -> None:
         """At the leader: tell other groups what the instances just proposed will mean for them."""
         for instance, values in proposals:
             announced = leader.announce(instance, values)
             if announced is None:
                 break
             base, sent, requested = announced
-            wants = self._wants(requested)
+            wants = self._wants(requested, self.real_clock(now))
             for group in self._receivers:
                 items, waiting = sent.get(group, []), wants.get(group, [])
                 if items or waiting or leader.wanted.reached(group, base.last):
@@ -727,7 +734,7 @@ class QuasiGenuine(MulticastProtocol):
             leader.propose_due(self.real_clock(now))
         self.paxos.end_batch(now, out)
         if leader is not None and self.paxos.proposals:
-            self._announce(leader, self.paxos.proposals, out)
+            self._announce(leader, self.paxos.proposals, now, out)
 
     def on_tick(self, now: int, out: Outbox) -> int | None:
         self.channels.watch(now)
