@@ -446,22 +446,8 @@ class Endings:
     def _part(self) -> None:
         """Some never work again; what is for the groups at their ends is delivered everywhere, and only the leader who
         is at an end of all of them gives way."""
-        world, parted = self._world, parting.draw(self._world, self._rng)
-        if parted is None:
-            return
-        (one, other), before = parted.groups, self._ballots()
-        world.network.block(parted.links)
-        self._tell("parted", (parted.alone, *parted.far))
-        for group in (one, other):
-            members = [p for p in world.topology.groups[group] if world.belongs(p)]
-            self._judged.multicast(self._rng.choice(members), tuple(sorted((one, other))))
-        self._judged.multicast(parted.alone, (other,))
-        world.run_for(self._timeout_us)
-        if self._settle((), quiet=False):
-            self._judged.multicast(parted.alone, (other,))  # by now it knows that it is cut off
-        if self._settle((), quiet=False):
-            parting.judge(world, parted, before, self._ballots(), self._limit_us)
-        world.network.unblock(parted.links)
+        how = self._rng, self._judged, self._timeout_us, self._limit_us
+        parting.Parting(self._world, *how, lambda: self._settle((), quiet=False), self._tell, self._ballots).run()
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,22 @@ class SenderNotTold(WhiteBox):
     has it passed on for ever."""
 
 
+@rewrite("remove", "self._asking.pop(message_id, None)", "pass", part=Submissions)
+class AskersKept(WhiteBox):
+    """Who asked for a message to be passed on is remembered for ever."""
+
+
+@rewrite("_relays", "self._turn += 1", "pass", part=Submissions)
+class OneIsAskedToPassOn(WhiteBox):
+    """Whoever is asked first to pass messages on is asked always, though he be cut off, too."""
+
+
+@rewrite("_on_relay", "return # it asks again if message.id in self._messages:", "return\n            if False:",
+         part=Submissions)  # fmt: skip
+class AskerNotNoted(WhiteBox):
+    """Who passes a message on does not know for whom."""
+
+
 @rewrite("_retry", "reach.is_long_lost(self.paxos.promised.leader, now)", "False")
 class OutsideNotHelped(Toto):
     """Nobody multicasts what a process does that its coordinator does not reach."""
@@ -92,6 +108,9 @@ PLANTED = (
     Planted(OnlyLeadersPassOn, TWO_GROUPS),
     Planted(CopiesForRelays, TWO_GROUPS),
     Planted(SenderNotTold, TWO_GROUPS),
+    Planted(AskersKept, TWO_GROUPS),
+    Planted(OneIsAskedToPassOn, TWO_GROUPS),
+    Planted(AskerNotNoted, TWO_GROUPS),
     Planted(OutsideNotHelped, TWO_GROUPS),
     Planted(OutsideStaysBehind, TWO_GROUPS),
 )
