@@ -23,6 +23,7 @@ from kvstore.core.signals import SignalRule, signals_for
 from kvstore.core.watches import BUFFER_BYTES_MAX
 from kvstore.simulated import asking, votes
 from kvstore.simulated.given import Given
+from kvstore.simulated.spinning import Spinning
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.cut import Cut, Cuts
 from kvstore.storage.history import HISTORY_BYTES_MAX, HISTORY_US, LOOKED_MAX, PORTION_CHANGES
@@ -190,6 +191,7 @@ class SimulatedCluster:
         self._buffer_bytes = own.choice((1_000, 16_000, BUFFER_BYTES_MAX))
         self.installations = 0
         self._given = Given(self.options.dedup_window_us)
+        self._spinning = Spinning()
         self.world = World(
             self.topology,
             self._make_process,
@@ -321,6 +323,8 @@ class SimulatedCluster:
     def _on_batch(self, node: Node, batch: Batch) -> None:
         for text in self._given.after_batch(node.pid, self.replicas[node.pid]):
             self.world.report("memory", text)
+        if self._spinning.after_batch(node.pid, batch, node.clock()):
+            self.world.report("idle", f"replica {node.pid} is woken again and again, and does nothing")
         if node.tokens and not batch.number % ASKING_EVERY and node.engine.idle:
             lost = sorted(node.tokens.keys() - set(asking.waiting(self.replicas[node.pid])))
             if lost:

@@ -1,5 +1,6 @@
 """When all is over, and nothing is executed that others could wait for, reads of every kind are answered, and soon; and
-what names an instant that has not come yet is refused, or a shard would be moved on for it without end."""
+what names an instant that has not come yet is refused, or a shard would be moved on for it without end. And who follows
+hears soon of what is written."""
 
 from __future__ import annotations
 
@@ -17,6 +18,10 @@ from multicast.types import ZERO, ProcessId, Timestamp, new_message_id
 WAIT_US = 5_000_000
 """More than who asks one replica after the other needs."""
 _AHEAD_US = 3_600_000_000
+_FOLLOWED = b"followed"
+_ROUND_US, _TOLD_US, _TRIES = 60_000, 300_000, 2
+"""So long after the last answer the feed has begun its next round; as long as a change may take to whoever follows, who
+would hear of it without looking for it in HOLD_US of `kvstore.core.changes`; and so often it must take longer."""
 
 
 def judge(workload: Workload, seed: str) -> None:
@@ -50,6 +55,26 @@ def judge(workload: Workload, seed: str) -> None:
         replica = rng.choice([pid for pid in members if pid in up])
         if not _is_told(workload, replica, Follow(None)):
             return
+    if all([_is_told_late(workload, rng.choice(up), rng.choice(up)) for _ in range(_TRIES)]):
+        world.report("idle", f"who follows is told of a change later than {_TOLD_US / 1e6} s after who has made it")
+
+
+def _is_told_late(workload: Workload, replica: ProcessId, other: ProcessId) -> bool:
+    """Whether who follows at this replica is told of what is written through the other one long after the writer."""
+    world, answers = workload.world, list[Any]()
+    begun = _ask(workload, replica, Follow(None))
+    if not isinstance(begun, Followed):
+        return False
+    world.request(replica, Follow(begun.upto, _FOLLOWED, _FOLLOWED + b"\0", True), answers.append)
+    world.run_for(_ROUND_US)
+    if answers:
+        return False
+    workload.probe(other, (_FOLLOWED,))
+    world.run_while(lambda: bool(workload.probes), WAIT_US)
+    if not workload.probed_us:
+        return False
+    world.run_while(lambda: not answers, _TOLD_US)
+    return not answers
 
 
 def _is_told(workload: Workload, replica: ProcessId, question: Execute | Follow) -> bool:

@@ -12,6 +12,7 @@ from tests.planted.store import Planted
 
 CHECK = "watches"
 SMALL = Settings(protocol="white_box", size="small", watch=True)
+TIGHT = Settings(protocol="white_box", size="tight", watch=True)
 MOVING = Settings(protocol="white_box", size="small", watch=True, moves=True)
 RANGES = Settings(protocol="white_box", size="small", watch=True, ranges=True)
 
@@ -99,6 +100,16 @@ class BeginsWhereItStoodStill(Watches):
     """A watch in a shard that has stood still for long begins there, however much others have forgotten since."""
 
 
+@rewrite("advance", "(now < due and self._store.complete_to == self._looked_to)", "now < due")
+class LooksOnlyAtTheEnd(Changes):
+    """A shard tells what has changed when whoever asks has waited for as long as anybody does."""
+
+
+@rewrite("_answer", "if complete_to < asked.wanted and not held:", "if complete_to < asked.wanted:")
+class HeldForGood(Changes):
+    """Who wants to hear of a version that a shard does not come to is looked at again and again, and not answered."""
+
+
 def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
     return [
         Planted(kind.__name__, CHECK, store=kind, settings=settings) if issubclass(kind, Store)
@@ -114,6 +125,8 @@ PLANTED_IN_STORE = (
     *(Planted(kind.__name__, "", core=kind, settings=SMALL) for kind in (
         AddedNotAsked, RoomNotGivenBack, FirstKeyDecides, WaitsForNews, BehindForGood, BeginsWhereItStoodStill,
     )),
+    Planted(LooksOnlyAtTheEnd.__name__, "idle", core=LooksOnlyAtTheEnd, settings=SMALL),
+    Planted(HeldForGood.__name__, "idle", core=HeldForGood, settings=TIGHT),
     *_planted(DeletionsNotTold, settings=RANGES),
     *_planted(MoveTold, settings=MOVING),
 )  # fmt: skip
