@@ -325,6 +325,8 @@ class SimulatedCluster:
             self.world.report("memory", text)
         if self._spinning.after_batch(node.pid, batch, node.clock()):
             self.world.report("idle", f"replica {node.pid} is woken again and again, and does nothing")
+        for shard in asking.accused(self.replicas[node.pid]):
+            self.world.report("asked", f"replica {node.pid} says that its shard waits for shard {shard}, which is well")
         if node.tokens and not batch.number % ASKING_EVERY and node.engine.idle:
             lost = sorted(node.tokens.keys() - set(asking.waiting(self.replicas[node.pid])))
             if lost:

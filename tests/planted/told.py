@@ -7,6 +7,7 @@ from kvstore.core.collects import _Collect
 from kvstore.core.lookups import Lookups
 from kvstore.core.moves import Moves
 from kvstore.core.reads import Reads
+from kvstore.core.shards import Shards
 from kvstore.simulated.settings import Settings
 from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
@@ -52,6 +53,11 @@ class HandedOverIsLeft(Moves):
     """Who moves slots is refused after some were handed over: the last of these counts as one that is left."""
 
 
+@rewrite("on_tick", "for shard in set(self._lacks()) if self._is_silent(shard, now)", "for shard in set(self._lacks())")
+class WaitsForWhomItHears(Shards):
+    """A shard that waits for the part of another one says that it is in trouble: clients are refused for a while."""
+
+
 PLANTED_IN_STORE = (
     Planted("waits_with_another", "answers", core=WaitsWithAnother, settings=SMALL),
     Planted("anothers_result", "", core=AnothersResult, settings=SMALL),
@@ -59,5 +65,6 @@ PLANTED_IN_STORE = (
     Planted("greatest_is_told", "reads at versions", core=GreatestIsTold, settings=READS),
     Planted("pending_is_told", "reads at versions", core=PendingIsTold, settings=READS),
     Planted("small_results_are_lost", "memory", core=SmallResultsAreLost, settings=SMALL),
+    Planted("waits_for_whom_it_hears", "asked", core=WaitsForWhomItHears, settings=SMALL),
     Planted("handed_over_is_left", "moves", core=HandedOverIsLeft, settings=MOVES),
 )
