@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from spark_etl.audit.case import Case
 from spark_etl.certify.client import Thin
 from spark_etl.certify.proof import CLIENTS, PROMISES, VALUES
-from spark_etl.checks import clients, positions, promises, values, watches
+from spark_etl.checks import clients, leases, positions, promises, values, watches
 from spark_etl.frames import relations
 from spark_etl.report import PENDING, UNDETERMINED, VALID, VIOLATED, Property
 from spark_etl.search import serialization
@@ -49,7 +49,7 @@ def check(case: Case, skip: str) -> int:
     excused = F.col("excused") & ~_of_shards(_beyond_a_batch(case, lost))
     lost = case.keep(lost.withColumn("excused", excused))
     gone = lost.where(~F.col("excused"))
-    frame = clients.answers(case.operations, case.transactions, case.reads, case.whole())
+    frame = clients.answers(case.operations, case.transactions, case.reads, case.writes, case.whole())
     prop = case.check(CLIENTS, lambda: frame.unionByName(clients.absent(gone)), rows, blind=blind)
     _note_thin(case, prop, _thin(case))
     return _count_excused(case, prop, lost)
@@ -164,6 +164,35 @@ def check_watches(case: Case, skip: str) -> int:
         prop.verdict = UNDETERMINED
         prop.note += f"; {counts.open:,} changes had perhaps not been written at the end"
     return counts.open
+
+
+def check_leases(case: Case, skip: str) -> None:
+    """The property "leases", of an audit with a history whose run has some: of the whole run, or not at all."""
+    ended = F.col("deleted") & leases.is_lease(F.col("key"))
+    if not skip and not case.proof.near and not case.tables["writes"].where(ended).limit(1).collect():
+        skip = "no lease has ended"
+    if skip or case.proof.near:
+        prop = case.check("leases", None, 0, blind=True, skip=skip)
+        prop.note = prop.note if skip else "they are looked at when nothing is wrong with reads"
+        return
+    known = case.transactions.where(case.whole())
+    ends = case.keep(leases.ends(case.writes, known, case.operations))
+    holdings = case.keep(leases.holdings(case.operations, known, case.writes, case.base is None))
+    rows, open_ends = ends.count(), case.open_ends()
+    prop = case.check(
+        "leases", lambda: leases.check(holdings, ends, case.tables["writes"], open_ends), rows,
+        blind=bool(case.unsure_shards),
+    )  # fmt: skip
+    if prop.verdict != VALID:
+        return
+    prop.note = f"{rows:,} leases ended, with all that was attached to them"
+    early = leases.ended_early(case.writes, case.reads, case.operations, ends)
+    if one := early.orderBy("lived").first():
+        prop.verdict = UNDETERMINED
+        prop.note += (
+            f"; {one.f} {uuid.UUID(bytes=bytes(one.id))} saw one gone {one.lived:,} us after its last renewal was asked"
+            f" for, which lives for {one.ttl:,} us: unless somebody without a history revoked it, that was too early"
+        )
 
 
 def _search_instant(

@@ -19,6 +19,7 @@ from spark_etl.certify.proving import prove
 from spark_etl.certify.source import Source, source
 from spark_etl.certify.tasks import work
 from spark_etl.checks import clients, positions, sessions, transactions, workloads
+from spark_etl.checks.ranges import FIRST_KEY
 from spark_etl.frames import edges, relations
 from spark_etl.frames.columns import absent
 from spark_etl.ingest import base, tables
@@ -70,6 +71,7 @@ class Case:
         self.excused = 0
         self.source: Source | None = None
         self.width = 0
+        self.leased = False
         self.wants_course = True
         self._graph: DataFrame | None = None
         self._cached: list[DataFrame] = []
@@ -92,6 +94,8 @@ class Case:
         positions_, versions = opened.span("history", "position"), opened.span("history", "version")
         self.has_positions = bool(positions_ and positions_[1]) or bool(versions and versions[0] == bytes(16))
         self.has_promised = opened.span("history", "seen") is not None
+        keys = opened.span("writes", "key")
+        self.leased = bool(keys and keys[0] < FIRST_KEY)
         self.course = Course()
         self.width = course.slice_width(self.small, self.span) if self.wants_course else 0
 

@@ -278,7 +278,7 @@ class Audit(Case):
         self.check(
             "exactly once",
             lambda: transactions.exactly_once(
-                self.log, self.transactions, self.unsure_shards, self.slots_moved, self.base is None
+                self.log, self.transactions, self.writes, self.unsure_shards, self.slots_moved, self.base is None
             ),
             outcomes,
             blind=bool(unsure),
@@ -306,6 +306,8 @@ class Audit(Case):
             self._check_answers(skip)
         if self.counts.get("watched"):
             self.excused += answered.check_watches(self, skip)
+        if self.leased and self.has_history:
+            answered.check_leases(self, skip)
 
     def _check_answers(self, skip: str) -> None:
         self.excused = answered.check(self, skip)
@@ -332,7 +334,10 @@ class Audit(Case):
 
     def _stale(self, open_shards: list[int]) -> DataFrame:
         visits = self.keep(positions.visits(self.at_positions, self.steps, self.judged))
-        return positions.stale(visits, self.at_positions, open_shards)
+        found = positions.stale(visits, self.at_positions, open_shards)
+        if self.slots_moved:
+            return found
+        return found.unionByName(positions.nowhere(self.at_positions, self.tables["writes"]))
 
     def _resolve_unknown(self, skip: str) -> None:
         """What became of operations whose outcome no client knows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -157,10 +157,13 @@ def placed(ops: Operations, found: Transactions) -> Placed:
     return Placed(index_in(ops.ids, found.ids))
 
 
-def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table | None) -> None:
+def answers(
+    ops: Operations, at: Placed, found: Transactions, reads: pa.Table | None,
+    written: Callable[[], pa.Table] | None = None,
+) -> None:  # fmt: skip
     """Every acknowledged operation is in the journals of all shards, with the version, branch and reads that its client
-    was told, and none that was refused. reads: `seen.READS` of all shards; None: another task looks at them.
-    Suspect."""
+    was told, and none that was refused. reads: `seen.READS` of all shards; None: another task looks at them. written:
+    see `seen.as_read`. Suspect."""
     trust(~(ops.failed & at.of(found.effect, False)), "refused and present")
     told = ops.ok & ~ops.at_position
     trust(~told | ((at.of(found.applied) != 0) & (at.of(found.void) == 0)), "acknowledged, and without effect")
@@ -172,7 +175,7 @@ def answers(ops: Operations, at: Placed, found: Transactions, reads: pa.Table | 
     if reads is None:
         return
     row, key, version = told_reads(ops, np.flatnonzero(told))
-    as_read(found.ids, found.gts, at.row[told][row], key, version, reads)
+    as_read(found.ids, found.gts, at.row[told][row], key, version, reads, written)
 
 
 def told_reads(ops: Operations, told: np.ndarray) -> tuple[np.ndarray, pa.Array, pa.Array]:

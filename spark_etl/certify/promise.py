@@ -29,7 +29,7 @@ from spark_etl.certify.arrays import (
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import AgreedLog, Transactions
-from spark_etl.checks.ranges import FIRST_KEY, Scanned, scanned
+from spark_etl.checks.ranges import FIRST_KEY, Bounds, Scanned, scanned
 
 WRITES = ("key", "gts", "deleted")
 _NOBODYS = -1
@@ -69,7 +69,7 @@ def certify(
     _asked_before(reads, (read, shard, places), visits, ops)
     _versions_asked_before(reads, np.bincount(read, minlength=len(reads.end)) == 0, ops, at, found)
     taken = course.op[ops.ok[course.op] & ~ops.at_position[course.op]]
-    at_version = np.flatnonzero(stale & (np.bincount(read, minlength=len(reads.end)) == 0))
+    at_version = np.flatnonzero((linearizable | stale) & (np.bincount(read, minlength=len(reads.end)) == 0))
     gts, seen = ranks(found.gts[at.row[taken]], halves(pick(reads.history["seen"], reads.end))[at_version])
     known = _greatest(
         (ops, taken, np.zeros(len(taken), np.int64), gts),
@@ -99,10 +99,10 @@ def certify_ranges(
 def _scans(ops: Operations, rows: np.ndarray) -> list[tuple[int, Scanned]]:
     """The ranges of these operations, each with the row."""
     asked = pick(ops.history["asked"], ops.begin[rows])
-    some = np.flatnonzero(numbers(pc.match_substring_regex(asked, '"(range|keys|count)"'), 0))
-    told = pick(ops.history["told"], ops.end[rows[some]]).to_pylist()
-    each = zip(rows[some].tolist(), asked.take(pa.array(some)).to_pylist(), told, strict=True)
-    return [(row, one) for row, question, answer in each for one in scanned(question, answer)]
+    some = np.flatnonzero(numbers(pc.match_substring_regex(asked, '"(range|keys|count|delete_range)"'), 0))
+    told, ran = (pick(ops.history[name], ops.end[rows[some]]).to_pylist() for name in ("told", "succeeded"))
+    each = zip(rows[some].tolist(), asked.take(pa.array(some)).to_pylist(), told, ran, strict=True)
+    return [(row, one) for row, *said in each for one in scanned(*said)]
 
 
 def _ranges_are_whole(
@@ -118,6 +118,10 @@ def _ranges_are_whole(
     seen[looks[0]] = looks[2]
     rows = np.array([row for row, _ in scans])
     from_first = np.array([one.first == FIRST_KEY for _, one in scans])
+    earlier = np.array([one.course is not None for _, one in scans], np.int64)
+    but = [(n, *bounds) for n, (_, one) in enumerate(scans) for bounds in one.course or ()]
+    of = np.array([n for n, _, _ in but], np.int64)
+    bounds = [one[:2] for _, one in scans] + [one[1:] for one in but]
     there, own = np.zeros(len(scans), np.int64), np.zeros(len(scans), np.int64)
     for shard, table in zip(shards, writes(), strict=True):
         at = seen[rows]
@@ -126,7 +130,7 @@ def _ranges_are_whole(
         place[looks[0][mine]] = mine
         at[place[rows] >= 0] = looks[2][place[rows][place[rows] >= 0]]
         when, seen_at = ranks(halves(table["gts"]), at)
-        key, low, high = _in_order(whole(table["key"]).cast(pa.binary()), [one for _, one in scans])
+        key, low, high = _in_order(whole(table["key"]).cast(pa.binary()), bounds)
         order = np.lexsort((when, key))
         lives = ~numbers(table["deleted"])[order].astype(bool)
         same = key[order][1:] == key[order][:-1]
@@ -134,23 +138,26 @@ def _ranges_are_whole(
         before = np.append(False, lived) if len(order) else lives
         change = lives.astype(np.int64) - before
         in_time = np.argsort(when[order], kind="stable")
-        known = np.searchsorted(when[order][in_time], seen_at, side="right")
+        known = np.searchsorted(when[order][in_time], seen_at - earlier, side="right")
+        known = np.concatenate([known, known[of]])
         below = partial(sums_below, key[order][in_time], change[in_time], known)
-        there += below(high) - below(low)
-        own += np.where(from_first, below(low), 0)
+        inside = below(high) - below(low)
+        there += inside[: len(scans)]
+        np.subtract.at(there, of, inside[len(scans) :])
+        own += np.where(from_first, below(low)[: len(scans)], 0)
     number, least = np.array([one.number for _, one in scans]), np.array([one.least for _, one in scans])
     trust((least | (there <= number)) & (number <= there + own), "another number of keys than stood in a range")
 
 
-def _in_order(keys: pa.Array, scans: Sequence[Scanned]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The keys as numbers that sort as they do; and of each scan the number of its first key, and of the one behind its
-    last."""
+def _in_order(keys: pa.Array, ranges: Sequence[Bounds]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The keys as numbers that sort as they do; and of each range the number of its first key, and of the one behind
+    its last."""
     known = pc.unique(keys)
     ordered = known.take(pc.sort_indices(known))
-    bounds = {bound for one in scans for bound in one[:2]}
+    bounds = {bound for one in ranges for bound in one}
     places = {bound: bisect_left(range(len(ordered)), bound, key=lambda n: ordered[n].as_py()) for bound in bounds}
-    low = np.array([places[one.first] for one in scans])
-    high = np.array([places[one.end] if one.end else len(ordered) for one in scans])
+    low = np.array([places[first] for first, _ in ranges])
+    high = np.array([places[end] if end else len(ordered) for _, end in ranges])
     return numbers(pc.index_in(keys, value_set=ordered)), low, np.maximum(low, high)
 
 

@@ -20,7 +20,7 @@
 | conservation of the bank's total | bank | another total; accounts that are no numbers; several banks |
 | optimistic deliveries | log | - |
 | course | slices | - |
-| genuineness, moves, watches, ring, long fork, set, counter | none | always, if the run has them |
+| genuineness, moves, watches, leases, ring, long fork, set, counter | none | always, if the run has them |
 
 What is left to the checks is judged on the whole run; if it is nothing but reads of another version in some keys,
 values of some operations, positions behind known ones, or real time, on what is near them (`near`).

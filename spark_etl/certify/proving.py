@@ -98,7 +98,7 @@ def prove(
     if proof.twice:
         return Proof(why={"all": "a message or transaction twice in one shard"})
     if not proof.holds(READS):
-        proof.proved -= {VALUES, PROMISES}
+        proof.proved -= {VALUES, PROMISES, POSITIONS}
     doubts = [one for one in found if one.keys]
     other = bool(doubts) or proof.other
     in_time = not proof.late or proof.holds(PRECEDENCE)

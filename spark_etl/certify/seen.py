@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,20 +11,25 @@ import pyarrow.compute as pc
 from spark_etl.certify.arrays import halves, in_order, index_in, names, numbers, ranks, same, trust, valid, whole
 
 READS = ("id", "key", "version")
+WRITES = ("key", "gts")
 
 _READS_COMPARED = 16
 """Reads of one transaction that are compared with one another."""
 
 
 def as_read(
-    ids: np.ndarray, gts: np.ndarray, mine: np.ndarray, key: pa.Array, version: pa.Array, reads: pa.Table
-) -> None:
+    ids: np.ndarray, gts: np.ndarray, mine: np.ndarray, key: pa.Array, version: pa.Array, reads: pa.Table,
+    written: Callable[[], pa.Table] | None = None,
+) -> None:  # fmt: skip
     """Every read that a client was told of stands in the journals, but for what its transaction wrote itself. ids, gts:
     of transactions; mine: of each read that was told the place of its transaction among these. reads: READS, of all
-    shards. Suspect."""
+    shards; written(): WRITES, asked for if anybody was told of his own; None: they are not known. Suspect."""
     trust(valid(version), "a read without a version")
     said = halves(version)
     foreign = ~same(said, gts.take(mine, axis=0))
+    if not foreign.all():
+        trust(written is not None, "a read of its own version")
+        _as_written(key.filter(pa.array(~foreign)), said.compress(~foreign, axis=0), written() if written else reads)
     if not foreign.any():
         return
     trust(reads.num_rows > 0, "a read that no journal has")
@@ -48,6 +55,13 @@ def as_read(
     where = np.minimum(np.searchsorted(logged[order], wanted[turn]), len(order) - 1)
     trust(logged[order[where]] == wanted[turn], "a read that no journal has")
     trust(same(had.take(order[where], axis=0), said.take(turn, axis=0)), "another read")
+
+
+def _as_written(key: pa.Array, version: np.ndarray, writes: pa.Table) -> None:
+    told, wrote = names(key, writes["key"])
+    seen, made = ranks(version, halves(writes["gts"]))
+    both, there = ranks(np.column_stack([told, seen]).astype(np.int64), np.column_stack([wrote, made]).astype(np.int64))
+    trust(np.isin(both, there), "its own version of what it did not write")
 
 
 def _by_runs(rows: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -238,7 +238,8 @@ def _judge_clients(
     proof.functions, proof.unknown = dict(client.functions(ops)), client.unknown(ops, at, found)
     reads = agreed.read(run, "reads", seen.READS)
     proof.thin = client.thin(ops, agreed.logs, _held(run))
-    proof.attempt([CLIENTS, TOLD], client.answers, ops, at, found, reads)
+    written = partial(agreed.read, run, "writes", seen.WRITES)
+    proof.attempt([CLIENTS, TOLD], client.answers, ops, at, found, reads, written)
     if not proof.holds(CLIENTS):
         return
     course = proof.attempt([TIME], time.steps, ops, at, found, agreed.logs)

@@ -11,7 +11,9 @@ from spark_etl.frames import relations
 from spark_etl.frames.columns import id_text, key_text, text, union, version_text, violations
 
 
-def answers(operations: DataFrame, transactions: DataFrame, reads: DataFrame, whole: Column) -> DataFrame:
+def answers(
+    operations: DataFrame, transactions: DataFrame, reads: DataFrame, writes: DataFrame, whole: Column
+) -> DataFrame:
     """What the journals hold of an operation is what its client was told: version, branch and reads; refused operations
     have no effect. Names: refused-but-present, version-mismatch, branch-mismatch, read-mismatch.
 
@@ -24,7 +26,7 @@ def answers(operations: DataFrame, transactions: DataFrame, reads: DataFrame, wh
             _refused(both.where((F.col("type") == "fail") & F.col("effect"))),
             _version(acknowledged),
             _branch(acknowledged),
-            _reads(acknowledged, reads),
+            _reads(acknowledged, reads, writes),
         ]
     )
 
@@ -163,11 +165,13 @@ def _branch(acknowledged: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _reads(acknowledged: DataFrame, reads: DataFrame) -> DataFrame:
+def _reads(acknowledged: DataFrame, reads: DataFrame, writes: DataFrame) -> DataFrame:
     """Reads of the transaction's own writes carry its own version; the journals keep earlier versions only."""
     told = acknowledged.where(F.col("present"))
     told = told.select("id", "f", "gts", "whole", F.explode("reads").alias("name", "told"))
-    told = told.where(F.col("told") != F.col("gts")).withColumn("key", F.col("name").cast("binary"))
+    told = told.withColumn("key", F.col("name").cast("binary"))
+    own = writes.select("id", "key", F.col("gts").alias("told"))
+    told = told.where(F.col("whole") | (F.col("told") != F.col("gts"))).join(own, ["id", "key", "told"], "left_anti")
     logged = reads.groupBy("id", "key").agg(F.max("version").alias("logged"))
     both = told.join(logged, ["id", "key"], "left")
     wrong = both.where((F.col("logged").isNull() & F.col("whole")) | (F.col("told") != F.col("logged")))

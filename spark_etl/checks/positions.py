@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED
 from spark_etl.frames import relations
-from spark_etl.frames.columns import absent, id_text, text, violations
+from spark_etl.frames.columns import absent, id_text, key_text, text, violations
 
 
 def places(bundles: DataFrame) -> DataFrame:
@@ -108,6 +108,24 @@ def stale(visits: DataFrame, placed: DataFrame, open_shards: Sequence[int]) -> D
     return nobody.unionByName(_behind(timed, "stale-position", "had ended before")).unionByName(
         _behind(turns, "position-went-back", "came before in its session")
     )
+
+
+def nowhere(placed: DataFrame, journal_writes: DataFrame) -> DataFrame:
+    """Keys of other shards than the one that answered, in a run in which no key has gone to another shard. Name:
+    unknown-place. journal_writes: the writes as replicas report them."""
+    owners = journal_writes.groupBy("key").agg(F.min("shard").alias("owner"))
+    each = placed.select("file", "id", "f", "shard", F.explode("reads").alias("name", "_"))
+    each = each.withColumn("key", F.col("name").cast("binary"))
+    return violations(
+        each.join(owners, "key").where(F.col("shard") != F.col("owner")),
+        "unknown-place",
+        text(
+            "{} {} was told of key {} by shard {}, and shard {} has that ({})",
+            F.col("f"), id_text(F.col("id")), key_text(F.col("key")), F.col("shard"), F.col("owner"), F.col("file"),
+        ),
+        [F.col("id")],
+        [F.col("key")],
+    )  # fmt: skip
 
 
 def _behind(reads: DataFrame, name: str, why: str) -> DataFrame:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_etl.checks.ranges import FIRST_KEY, scanned
+from spark_etl.checks.ranges import FIRST_KEY, Scanned, scanned
 from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
 from spark_etl.frames.edges import RW, WR
 
@@ -116,25 +116,35 @@ def otherwise_there(told: DataFrame, unsure: Sequence[int], open_ends: Mapping[i
     )  # fmt: skip
 
 
-_SCANNED = "file string, id binary, f string, first binary, end binary, number long, keys array<string>, least boolean"
+_SCANNED = (
+    "file string, id binary, f string, part int, first binary, end binary, number long, keys array<string>,"
+    " least boolean, course array<struct<first:binary,end:binary>>"
+)
 
 
 def _scans(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield pa.RecordBatch.from_pylist(
             [
-                {"file": row["file"], "id": row["id"], "f": row["f"], **one._asdict()}
+                {"file": row["file"], "id": row["id"], "f": row["f"], "part": part, **_as_row(one)}
                 for row in batch.to_pylist()
-                for one in scanned(row["asked"], row["told"])
+                for part, one in enumerate(scanned(row["asked"], row["told"], row["succeeded"]))
             ],
             schema=_ARROW,
         )
 
 
+def _as_row(one: Scanned) -> dict[str, Any]:
+    course = None if one.course is None else [{"first": first, "end": end} for first, end in one.course]
+    return one._asdict() | {"course": course}
+
+
 _ROWS = 10_000
 _ARROW = pa.schema([
-    ("file", pa.string()), ("id", pa.binary()), ("f", pa.string()), ("first", pa.binary()), ("end", pa.binary()),
-    ("number", pa.int64()), ("keys", pa.list_(pa.string())), ("least", pa.bool_()),
+    ("file", pa.string()), ("id", pa.binary()), ("f", pa.string()), ("part", pa.int32()),
+    ("first", pa.binary()), ("end", pa.binary()), ("number", pa.int64()), ("keys", pa.list_(pa.string())),
+    ("least", pa.bool_()),
+    ("course", pa.list_(pa.struct([("first", pa.binary()), ("end", pa.binary())]))),
 ])  # fmt: skip
 _STOOD = pa.schema([
     *_ARROW, ("shard", pa.int32()), ("at", pa.binary()), ("key", pa.binary()), ("gts", pa.binary())
@@ -146,7 +156,7 @@ def of_ordered(operations: DataFrame, placed: DataFrame) -> tuple[DataFrame, Dat
     their looks. placed: transactions, of which everything is known, and reads at positions."""
     ok = operations.where((F.col("type") == "ok") & F.col("asked").isNotNull() & F.col("told").isNotNull())
     at = F.substring("gts", 1, 16).alias("at")
-    reads = ok.select("file", "id", "f", "asked", "told", F.lit(None).cast("binary").alias("seen"))
+    reads = ok.select("file", "id", "f", "asked", "told", "succeeded", F.lit(None).cast("binary").alias("seen"))
     looks = placed.select("id", F.explode("destinations").alias("shard"), at)
     return reads.join(placed.select("id"), "id", "left_semi"), ok.select("file", "id").join(looks, "id")
 
@@ -158,21 +168,24 @@ def incomplete(
     """Ranges in which a key stood that they did not show, or another number of keys. A shard that one of them did not
     look at must be as it was at the earliest of its looks: so of a run in which keys have gone to other shards only
     those are asked about who saw all shards at one version.
-    Names: key-left-out, otherwise-counted. reads: file, id, f, asked, told, seen: at which version of all shards; null:
-    at their looks. based: what was written first is not known of all keys. Other arguments: as of `told` and
-    `otherwise_there`."""
-    ranges = reads.select("file", "id", "f", "asked", "told").mapInArrow(_scans, _SCANNED)
+    Names: key-left-out, otherwise-counted. reads: file, id, f, asked, told, succeeded, seen: at which version of all
+    shards; null: at their looks. based: what was written first is not known of all keys. Other arguments: as of `told`
+    and `otherwise_there`."""
+    ranges = reads.select("file", "id", "f", "asked", "told", "succeeded").mapInArrow(_scans, _SCANNED)
     owner = journal_writes.groupBy("key").agg(F.min("shard").alias("shard"))
     seen = reads.select("file", "id", "seen")
     stood = _stood(ranges, looks, seen, writes.select("key", "gts", "deleted").join(owner, "key"), owner)
+    mine = F.exists("course", lambda one: (F.col("key") >= one["first"]) & (
+        (F.length(one["end"]) == 0) | (F.col("key") < one["end"])))  # fmt: skip
+    stood = stood.where(~F.coalesce(mine, F.lit(False)))
     own = F.col("key") < F.lit(FIRST_KEY)  # nobody asks for the store's own over HTTP
     doubtful = F.col("shard").isin(list(unsure)) | F.col("at").isNull()
     for shard, end in open_ends.items():
         doubtful = doubtful | ((F.col("shard") == shard) & (F.col("at") > F.lit(end)))
     left_out = stood.where(F.col("keys").isNotNull() & ~own & ~doubtful)
     left_out = left_out.where(~F.array_contains("keys", F.col("key").cast("string")))
-    counted = ["file", "id", "f", "first", "end", "number", "least"]
-    numbers = ranges.where(F.col("keys").isNull()).select(*counted).distinct()
+    counted = ["file", "id", "f", "part", "first", "end", "number", "least"]
+    numbers = ranges.where(F.col("keys").isNull()).select(*counted)
     there = stood.groupBy(*counted).agg(F.count(F.when(~own, 1)).alias("there"), F.count("*").alias("most"))
     other = numbers.join(there, counted, "left").na.fill(0, ["there", "most"])
     more = (F.col("number") > F.col("most")) & F.lit(not based)
@@ -215,7 +228,8 @@ def _stood(ranges: DataFrame, looks: DataFrame, seen: DataFrame, writes: DataFra
     at = F.coalesce("seen", F.when(F.col("looked"), F.col("look")).otherwise(F.col("earliest")))
     points = points.withColumn("at", at).drop("seen", "look", "looked", "earliest")
     turns = writes.withColumn("at", F.col("gts")).unionByName(points.where("at IS NOT NULL"), allowMissingColumns=True)
-    in_turn = turns.repartition("shard").sortWithinPartitions("shard", "at", F.col("id").isNotNull())
+    turn = F.when(F.col("course").isNotNull(), 0).when(F.col("id").isNull(), 1).otherwise(2)
+    in_turn = turns.repartition("shard").sortWithinPartitions("shard", "at", turn)
     return in_turn.mapInArrow(_course, f"{_SCANNED}, shard int, at binary, key binary, gts binary")
 
 
@@ -305,10 +319,10 @@ def _early(early: DataFrame) -> DataFrame:
 
 
 def behind_version(promised: DataFrame, steps: DataFrame) -> DataFrame:
-    """The same of stale reads at one version. steps: `sessions.steps` of what journals have."""
+    """The same of who read at one version. steps: `sessions.steps` of what journals have."""
     had = F.struct("gts", "id", "f")
     ends = steps.where("ok").select("file", F.col("complete_us").alias("at"), had.alias("had"))
-    begins = promised.where((F.col("consistency") == "stale") & (F.size("places") == 0))
+    begins = promised.where(_must_be_fresh() & (F.size("places") == 0))
     begins = begins.select(*_WHO, "seen", _since().alias("at"))
     in_time = Window.partitionBy("file").orderBy("at").rangeBetween(Window.unboundedPreceding, -1)
     rows = begins.unionByName(ends, allowMissingColumns=True).withColumn("before", F.max("had").over(in_time))

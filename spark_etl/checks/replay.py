@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from kvstore.core.audit import MORE, value_text
-from multicast.types import ZERO
+from multicast.types import ZERO, Timestamp
 from spark_etl.checks.ranges import FIRST_KEY
 
 UNKNOWN = object()
@@ -67,6 +67,15 @@ def _unread(key: str) -> Mismatch:
 def _unversioned(key: str, said: Any) -> Mismatch:
     why = f"its client was told of key {key}, and not of the version that it saw"
     return Mismatch("value-mismatch", key, said if isinstance(said, str) else None, why)
+
+
+def _no_lease(lease: str, again: Replay) -> list[Mismatch]:
+    """Whoever attaches a key to a lease reads its row first, and does nothing if there is none."""
+    if again.knows(lease):
+        gone = lease in again.seen and again.seen[lease].value is None
+        why = "it attached a key to a lease that the journals say was not there"
+        return [Mismatch("not-as-asked", lease, None, why)] if gone else []
+    return [_unread(lease)]
 
 
 UNCHANGED = ""
@@ -125,6 +134,8 @@ def compare(
             if said is not _UNTOLD:
                 found.append(Mismatch("value-mismatch", "", None, said))
             continue
+        for lease in words[3:] if words[0] == "put" else ():
+            found += _no_lease(lease, again) if journaled else []
         if words[0] in _READING and not again.knows(words[1]) and (journaled or said is not _UNTOLD):
             one_more = _unread(words[1]) if journaled else _unversioned(words[1], said)
             found += [one_more] if one_more not in found else []
@@ -145,6 +156,12 @@ def _nested(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if words[0] == "txn":
             yield words[1]
             yield from _nested(words[1])
+
+
+def course(asked: Mapping[str, Any], succeeded: bool, truths: bytes) -> Iterator[Sequence[Any]]:
+    """The operations that ran, those of nested transactions among them. Arguments as of `compare`."""
+    for words, _ in _course(asked, succeeded, iter(truths), _UNTOLD):
+        yield words
 
 
 def _course(
@@ -327,11 +344,11 @@ def _holds(target: str, op: str, operand: Any, seen: Seen | None) -> bool | None
     if target == "exists":
         return _HOLDS[op](seen.value is not None, operand)
     if target == "create_version":  # what is read tells whether the key was there, and since when it was not
-        if seen.value is None and op in ("==", "!="):
-            return _HOLDS[op](seen.version, operand)
+        if seen.value is None:
+            return _HOLDS[op](ZERO, Timestamp.parse(operand))
         return (op == "!=") if operand == str(ZERO) and op in ("==", "!=") else None
     if target == "version":
-        return _HOLDS[op](seen.version, operand) if op in ("==", "!=") else None
+        return _HOLDS[op](Timestamp.parse(seen.version), Timestamp.parse(operand))
     if seen.value is None:
         return op == "!="
     if op in ("==", "!="):

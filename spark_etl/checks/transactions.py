@@ -247,6 +247,7 @@ def two_values(journal_writes: DataFrame) -> DataFrame:
 def exactly_once(
     log: DataFrame,
     transactions: DataFrame,
+    writes: DataFrame,
     unsure_shards: Sequence[int],
     slots_moved: bool = False,
     complete: bool = True,
@@ -256,12 +257,12 @@ def exactly_once(
     repeated-without-first, mismatch-without-first, expired-early. (Its absence after an acknowledgement is
     `clients.answers`' to find, different outcomes at different shards `results`'.)
 
-    log: `relations.replica_log`. transactions: `relations.transactions`. unsure_shards: a first delivery may be
-    missing. slots_moved: ids went with them, so a shard may know one that was taken elsewhere. complete: nothing is
-    missing at the beginning, where first deliveries may have been.
+    log: `relations.replica_log`. transactions: `relations.transactions`. writes: `relations.key_writes`. unsure_shards:
+    a first delivery may be missing. slots_moved: ids went with them, so a shard may know one that was taken elsewhere.
+    complete: nothing is missing at the beginning, where first deliveries may have been.
     """
     without_first = _without_first(transactions, unsure_shards, slots_moved, complete)
-    return union([_twice(log), without_first, too_early(transactions)])
+    return union([_twice(log), _twice_at_a_key(log, transactions, writes), without_first, too_early(transactions)])
 
 
 def _twice(log: DataFrame) -> DataFrame:
@@ -286,6 +287,27 @@ def _twice(log: DataFrame) -> DataFrame:
         ),
         [F.col("id")],
         replicas=[F.col("replica")],
+    )  # fmt: skip
+
+
+def _twice_at_a_key(log: DataFrame, transactions: DataFrame, writes: DataFrame) -> DataFrame:
+    """The same of two shards, one of which had the key first and then the other. Of others nobody can tell: an id that
+    is used for something else is known to who has heard of it."""
+    places = log.where(F.col("status").isin(*TAKEN)).groupBy("shard", F.col("transaction").alias("id"))
+    here = places.agg(F.countDistinct("position").alias("n")).where(F.col("n") > 1).select("id")
+    again = transactions.where(F.col("live") & (F.col("message") != F.col("other"))).select("id")
+    twice = writes.join(again.join(here, "id", "left_anti"), "id", "left_semi").groupBy("id", "key").agg(
+        F.min("gts").alias("gts"), F.max("gts").alias("later")
+    )
+    return violations(
+        twice.where(F.col("gts") != F.col("later")),
+        "effect-twice",
+        text(
+            "transaction {} wrote key {} at version {}, and again, in another shard, at version {}",
+            id_text(F.col("id")), key_text(F.col("key")), version_text(F.col("gts")), version_text(F.col("later")),
+        ),
+        [F.col("id")],
+        [F.col("key")],
     )  # fmt: skip
 
 

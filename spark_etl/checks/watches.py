@@ -151,6 +151,18 @@ def differing(compared: DataFrame) -> DataFrame:
     )
 
 
+def of_nothing(watched: DataFrame) -> DataFrame:
+    """Changes of no key. Name: change-invented."""
+    return violations(
+        watched.where((F.col("f") == "change") & (F.size("changes") == 0)),
+        "change-invented",
+        text(
+            "a watch of {} was told of version {}, and of no key that it changed (line {})",
+            F.col("file"), version_text(F.col("version")), F.col("line"),
+        ),
+    )  # fmt: skip
+
+
 def out_of_order(watched: DataFrame) -> DataFrame:
     """What a watch was told when it had been told of that version, or of a later one; of changes also when it was to
     tell only what comes after. Names: told-again, told-out-of-order."""
@@ -212,7 +224,7 @@ def told_early(watched: DataFrame, steps: DataFrame) -> DataFrame:
 
 def check(spans: DataFrame, watched: DataFrame, compared: DataFrame, steps: DataFrame | None) -> DataFrame:
     """All of these. steps: None: there are no operations."""
-    found = [differing(compared), out_of_order(watched)]
+    found = [differing(compared), of_nothing(watched), out_of_order(watched)]
     return union(found if steps is None else [*found, begun_late(spans, steps), told_early(watched, steps)])
 
 

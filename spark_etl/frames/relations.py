@@ -182,13 +182,13 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
 
     Where it was delivered more than once, it is the first delivery that counts: that where it was taken as new, not as
     REPEATED, EXPIRED or MISMATCH. Columns: id; message, destinations, gts (its version, smallest) and gts_max, over
-    those where it was taken (over all, if it never was); delivered, applied: shards, as bits, that delivered it, that
-    applied it; expected: its destinations as bits; void: those of them whose accounts have it, but never as taken;
-    effect: it wrote something somewhere; status and status_max, succeeded and succeeded_max, truths and truths_max:
-    over accounts that took it; live: somebody took it; fates: each version with what it was called there, 0: new;
-    again: shards, as bits, that call it REPEATED, and did not take it; repeated, mismatch: the smallest version so
-    called; lapsed, kept: the smallest one that is EXPIRED though its message is not, the greatest one that is not
-    EXPIRED.
+    those where it was taken (over all, if it never was); other: the last message in which it was taken; delivered,
+    applied: shards, as bits, that delivered it, that applied it; expected: its destinations as bits; void: those of
+    them whose accounts have it, but never as taken; effect: it wrote something somewhere; status and status_max,
+    succeeded and succeeded_max, truths and truths_max: over accounts that took it; live: somebody took it; fates: each
+    version with what it was called there, 0: new; again: shards, as bits, that call it REPEATED, and did not take it;
+    repeated, mismatch: the smallest version so called; lapsed, kept: the smallest one that is EXPIRED though its
+    message is not, the greatest one that is not EXPIRED.
     """
     taken, status = F.col("taken"), F.col("status")
     applied = taken & (status == APPLIED)
@@ -205,6 +205,7 @@ def transactions(log: DataFrame, messages: DataFrame, shards: list[int]) -> Data
         .groupBy(F.col("transaction").alias("transaction"))
         .agg(
             F.coalesce(F.min(F.when(taken, F.struct("version", "id")))["id"], F.min("id")).alias("message"),
+            F.max(F.when(taken, F.struct("version", "id")))["id"].alias("other"),
             least("version"),
             least("destinations"),
             F.coalesce(F.max(F.when(taken, F.col("version"))), F.min("version")).alias("gts_max"),

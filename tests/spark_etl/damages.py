@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, decode_outcomes
+from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, Write, decode_outcomes
 from multicast.records import Completed, Delivered, Started, Stopped, Submitted
 from multicast.types import FINAL, AppMessage, Timestamp
 from tests.spark_etl.promised import WRONG, missed_before_what_was_seen, one_read_that_saw_the_later_of_two_writes
@@ -306,6 +306,18 @@ def _a_repetition_applied(single: bool) -> Run:
     return run
 
 
+@damaged("effect-twice", [BUNDLES])
+def _a_repetition_applied_by_another_shard(single: bool) -> Run:
+    """To which the key had gone."""
+    run = Run()
+    run.transaction(writes={"a1": 1})
+    run.again(0, APPLIED, [1])
+    for replica in MEMBERS[1]:
+        run.change(replica, 1, lambda outcome: setattr(outcome, "writes", (Write(b"a1", b"1"),)))
+    run.stop()
+    return run
+
+
 @damaged("taken-twice", [BUNDLES])
 def _a_repetition_without_effect_taken_as_new(single: bool) -> Run:
     run = bundled()
@@ -415,6 +427,13 @@ def _a_read_of_another_value_than_its_positions(single: bool) -> Run:
 def _a_read_of_what_nobody_wrote_at_a_position(single: bool) -> Run:
     run = read_at_positions()
     run.read("a1", 0, 3, (1050, 1060), version=Timestamp(5, 0))
+    return run
+
+
+@damaged("unknown-place", [BUNDLES])
+def _a_read_of_a_key_of_another_shard(single: bool) -> Run:
+    run = read_at_positions()
+    run.read("b1", 0, 3, (1050, 1060))
     return run
 
 

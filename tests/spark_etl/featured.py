@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from kvstore.core.audit import SLOTS
 from multicast.types import Timestamp
 from spark_etl import schemas
-from spark_etl.checks import moves
+from spark_etl.checks import leases, moves
 from spark_etl.ingest import histories
 from spark_etl.ingest.journals import arrow_schema
 from tests.spark_etl import folded
@@ -68,6 +68,7 @@ class Featured(Forged):
 
     def _open(self) -> None:
         super()._open()
+        self.leased = True
         frames = {}
         for name, schema in _OF_SCHEMA.items():
             path = self.out / f"{name}.parquet"
@@ -143,7 +144,13 @@ class Featured(Forged):
         return str(Timestamp.decode(self._version(case, Timestamp.parse(value).encode())))
 
 
+def is_lease_of_case(key: Column) -> Column:
+    """Of such a key."""
+    return F.decode(key, "ISO-8859-1").rlike(r"^\x00\x00\d+:lease/")
+
+
 def patched(patch: pytest.MonkeyPatch) -> None:
-    """See `folded.unlimited`; and slots by case."""
+    """See `folded.unlimited`; and slots and leases by case."""
     folded.unlimited(patch)
+    patch.setattr(leases, "is_lease", is_lease_of_case)
     patch.setattr(moves, "slot_of", slot_of_case(moves.slot_of))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from multicast.types import Timestamp
-from tests.spark_etl.runs import Run
+from tests.spark_etl.runs import MEMBERS, Run
 
 WRONG: dict[str, tuple[Callable[[], Run], str]] = {}
 """Runs, each with what is found."""
@@ -188,6 +188,82 @@ def leader_read(run: Run, reads: dict[str, Timestamp | None], position: int, sca
 def ordered_read(run: Run, reads: str, scan: tuple[list[str], Any]) -> None:
     run.transaction(reads)
     run.events[-2]["asked"], run.events[-1]["told"] = {"success": [scan[0]]}, [scan[1]]
+
+
+def changing(run: Run, asked: dict[str, Any], told: list[Any], reads: str, **writes: int | None) -> Run:
+    """A transaction that writes, or deletes, keys of shard 0; then everybody stops."""
+    run.transaction(reads, {key: value or 0 for key, value in writes.items()})
+    run.events[-2]["asked"], run.events[-1]["told"] = asked, told
+    for replica in MEMBERS[0]:
+        for number, value in enumerate(writes.values()):
+            if value is None:
+                run.change(replica, 4, lambda outcome, n=number: setattr(outcome.writes[n], "value", None))
+    run.stop()
+    return run
+
+
+@wrong("")
+def _ranges_that_are_counted_twice() -> Run:
+    """By a reader, and by a transaction that has written between."""
+    run = unstopped()
+    run.look({}, (1035, 1036), places={0: 3, 1: 3}, scan=(["count", "a"], 2))
+    run.events[-2]["asked"]["success"] *= 2
+    run.events[-1]["told"] *= 2
+    asked = [["count", "a"], ["put", "a3", "=9"], ["delete", "a1"], ["count", "a"]]
+    return changing(run, {"success": asked}, [2, None, True, 2], "a1 a2", a3=9, a1=None)
+
+
+@wrong("missed-what-was-answered")
+def _a_linearizable_read_at_an_old_version() -> Run:
+    run = written()
+    run.look(at(run, a1=0, b1=0), (1100, 1110), seen=run.version(1))
+    return run
+
+
+@wrong("")
+def _a_range_that_is_deleted() -> Run:
+    return changing(unstopped(), {"success": [["delete_range", "a"]]}, [2], "a1 a2", a1=None, a2=None)
+
+
+@wrong("")
+def _ranges_beside_what_their_transaction_writes_and_deletes() -> Run:
+    asked = [["put", "a3", "=9"], ["range", "a"], ["delete", "a1"], ["keys", "a2"], ["count", "a"]]
+    seen = str(unstopped().version(1))
+    told = [None, {"a1": "=2", "a2": "=1", "a3": "=9"}, True, {"a2": seen}, 2]
+    return changing(unstopped(), {"success": asked}, told, "a1 a2", a3=9, a1=None)
+
+
+@wrong("")
+def _a_range_behind_a_condition_that_ended_early() -> Run:
+    asked = {"compare": [["a1", "value", "==", "=1"]], "failure": [["range", "a"], ["put", "a9", "=9"]]}
+    run = changing(unstopped(), asked, [{"a1": "=2", "": ""}, None], "a1", a9=9)
+    run.events[-1]["succeeded"] = False
+    for replica in MEMBERS[0]:
+        run.change(replica, 4, lambda outcome: setattr(outcome, "succeeded", False))
+    return run
+
+
+@wrong("otherwise-counted")
+def _a_range_that_is_deleted_but_for_a_key() -> Run:
+    return changing(unstopped(), {"success": [["delete_range", "a"]]}, [1], "a1", a1=None)
+
+
+@wrong("key-left-out")
+def _a_range_without_a_key_in_a_transaction_that_writes() -> Run:
+    asked = {"success": [["put", "a1", "=9"], ["range", "a"]]}
+    return changing(unstopped(), asked, [None, {"a1": "=9"}], "", a1=9)
+
+
+@wrong("key-left-out")
+def _a_range_without_a_key_behind_a_condition() -> Run:
+    asked = {"compare": [["a1", "value", "==", "=2"]], "success": [["keys", "a"], ["put", "a1", "=9"]]}
+    run = unstopped()
+    return changing(run, asked, [{"a1": str(run.version(2))}, None], "a1", a1=9)
+
+
+@wrong("otherwise-counted")
+def _a_count_without_a_key_in_a_transaction_that_writes() -> Run:
+    return changing(unstopped(), {"success": [["count", "a"], ["put", "a1", "=9"]]}, [1, None], "a1", a1=9)
 
 
 @wrong("")
