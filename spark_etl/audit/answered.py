@@ -60,7 +60,8 @@ def check_values(case: Case, skip: str) -> None:
     wrong: Callable[[], DataFrame] | None = None
     rows, answered = case.proof.compared, case.proof.answered
     if not skip and not case.proof.holds(VALUES):
-        compared = values.compare(case.operations, case.placed, case.reads, case.writes, case.whole())
+        writes = case.writes if case.proof.near else values.since(case.writes, case.base is None)
+        compared = values.compare(case.operations, case.placed, case.reads, writes, case.whole())
         if case.has_promised:
             compared = compared.unionByName(values.compare_promised(case.promised, case.writes))
         compared = case.keep(compared)

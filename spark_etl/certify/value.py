@@ -9,7 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_etl.certify.arrays import all_differ, entries, halves, index_in, names, pick, ranks, trust, valid, whole
+from spark_etl.certify.arrays import (
+    all_differ,
+    entries,
+    halves,
+    index_in,
+    names,
+    numbers,
+    pick,
+    ranks,
+    same,
+    trust,
+    valid,
+    whole,
+)
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
 from spark_etl.checks.values import READERS, replayed
@@ -41,10 +54,12 @@ def certify(
     ids = ops.ids[wanted]
     trust(all_differ(ids), "two operations of one id")
     reads, writes = read("reads", READS), read("writes", WRITES)
-    seen = _seen(ops, wanted, reads.filter(pa.array(index_in(halves(reads["id"]), ids) >= 0)), writes)
+    asked = pick(ops.history["asked"], ops.begin[wanted])
+    since = _since(writes) if pc.any(pc.match_substring(asked, '"create_version"')).as_py() else None
+    seen = _seen(ops, wanted, reads.filter(pa.array(index_in(halves(reads["id"]), ids) >= 0)), writes, since)
     writes = writes.filter(pa.array(index_in(halves(writes["id"]), ids) >= 0))
     wrote = _by_id(ops.ids, writes["id"])
-    rows = pick(ops.history["asked"], ops.begin[wanted]).to_pylist()
+    rows = asked.to_pylist()
     told = pick(ops.history["told"], ops.end[wanted]).to_pylist()
     integer = pc.if_else(pa.array(integers[wanted]), value.take(pa.array(wanted)), pa.scalar(None, value.type))
     succeeded = ops.said("succeeded").fill_null(True).to_pylist()
@@ -83,11 +98,26 @@ def _by_id(ids: np.ndarray, rows: Any) -> dict[int, list[int]]:
     return found
 
 
+def _since(writes: pa.Table) -> list[bytes | None]:
+    """Of each write, the first one since the key last was not there (`checks.values`)."""
+    gts = halves(writes["gts"])
+    (key,), (turn,) = names(writes["key"]), ranks(gts)
+    order = np.lexsort((turn, key))
+    gone = numbers(writes["deleted"]).astype(bool)[order]
+    first = np.append(True, key[order][1:] != key[order][:-1])
+    begins = ~gone & (first | np.append(True, gone[:-1]))
+    begin = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))] if len(order) else order
+    found = np.where(same(halves(writes["id"]), gts)[begin], -1, begin)
+    told = np.full(len(order), -1)
+    told[order] = found
+    return pick(writes["gts"], told).to_pylist()
+
+
 def _seen(
-    ops: Operations, wanted: np.ndarray, reads: pa.Table, writes: pa.Table
+    ops: Operations, wanted: np.ndarray, reads: pa.Table, writes: pa.Table, since: list[bytes | None] | None
 ) -> dict[int, list[dict[str, Any]]]:
     """Of the `wanted` operations: operation -> what it read before it began; a read at a position is its client's word.
-    reads: theirs."""
+    reads: theirs. since: from `_since`, or None if nobody asks for it."""
     leader = wanted[ops.at_position[wanted]]
     row, name, told = entries(pick(ops.history["reads"], ops.end[leader]))
     op = np.concatenate([index_in(halves(reads["id"]), ops.ids), leader[row]])
@@ -101,13 +131,14 @@ def _seen(
     last[both[1]] = np.arange(len(both[1]))
     source = last[both[0][mine]]
     columns = [pick(writes[c], source).to_pylist() for c in ("value", "digested", "deleted")]
+    begun = [None if since is None or n < 0 else since[n] for n in source.tolist()]
     found: dict[int, list[dict[str, Any]]] = {}
-    for n, k, v, value, digested, deleted in zip(
+    for n, k, v, value, digested, deleted, first in zip(
         op[mine].tolist(), key.take(pa.array(mine)).to_pylist(), version.take(pa.array(mine)).to_pylist(), *columns,
-        strict=True,
+        begun, strict=True,
     ):  # fmt: skip
         found.setdefault(n, []).append(
             {"key": k, "version": v, "value": value, "digested": digested, "deleted": deleted,
-             "known": None if digested is None and deleted is None else True}
+             "known": None if digested is None and deleted is None else True, "since": first}
         )  # fmt: skip
     return found

@@ -90,10 +90,13 @@ def _shown(value: str | None) -> str:
 
 
 class Seen(NamedTuple):
-    """What a transaction read before it began: its value, and at which version, as text."""
+    """What a transaction read before it began: its value, and at which version, as text. since: of a key that was
+    there the first version since it last was not; None: not known. Its create version is no earlier, and no later than
+    `version`: what an old release overwrites is created anew."""
 
     value: Any
     version: str
+    since: str | None = None
 
 
 def compare(
@@ -338,6 +341,15 @@ def _branch(compares: Sequence[Sequence[Any]], seen: Mapping[str, Seen]) -> bool
     return False if False in held else None if None in held else True
 
 
+def _created(op: str, operand: Timestamp, seen: Seen) -> bool | None:
+    """Of the create version of a key that was there; None if that is not known well enough."""
+    last = Timestamp.parse(seen.version)
+    first = Timestamp(0, 1) if seen.since is None else Timestamp.parse(seen.since)
+    held = {_HOLDS[op](version, operand) for version in (first, last)}
+    between = op in ("==", "!=") and first < operand < last
+    return None if between or len(held) > 1 else held.pop()
+
+
 def _holds(target: str, op: str, operand: Any, seen: Seen | None) -> bool | None:
     if seen is None or seen.value is UNKNOWN:
         return None
@@ -346,7 +358,7 @@ def _holds(target: str, op: str, operand: Any, seen: Seen | None) -> bool | None
     if target == "create_version":  # what is read tells whether the key was there, and since when it was not
         if seen.value is None:
             return _HOLDS[op](ZERO, Timestamp.parse(operand))
-        return (op == "!=") if operand == str(ZERO) and op in ("==", "!=") else None
+        return _created(op, Timestamp.parse(operand), seen)
     if target == "version":
         return _HOLDS[op](Timestamp.parse(seen.version), Timestamp.parse(operand))
     if seen.value is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kvstore.core.audit import value_text
@@ -29,7 +29,8 @@ def compare(
     name "" for each, and one for everything that is wrong: id, gts, f, file, name, key, said (as in a history), digest
     (of that), why.
 
-    whole: `relations.applied_everywhere`; of other transactions only a part is known, and they are left out.
+    whole: `relations.applied_everywhere`; of other transactions only a part is known, and they are left out. writes:
+    `relations.key_writes`, with `since` or without.
     """
     journaled = F.col("message").isNotNull().alias("journaled")
     ran = transactions.where(whole).select("id", "gts", _branch(), "truths", journaled)
@@ -63,17 +64,32 @@ def _asked(operations: DataFrame) -> DataFrame:
     return asked.withColumn("value", F.when(integers, F.col("value")))
 
 
+def since(writes: DataFrame, complete: bool) -> DataFrame:
+    """All writes of a run, with the first version since the key last was not there (since), null if that may have been
+    before all that is known: of a row that was there at first, the writer has its version for an id. complete: nothing
+    is missing at the beginning."""
+    in_turn = Window.partitionBy("key").orderBy("gts")
+    before = F.lag("deleted").over(in_turn)
+    begins = ~F.col("deleted") & F.coalesce(before, F.lit(True))
+    known = (F.col("id") != F.col("gts")) & (F.lit(complete) | before.isNotNull())
+    first = F.when(begins, F.struct(F.when(known, F.col("gts")).alias("at")))
+    rows = writes.withColumn("first", first)
+    return rows.withColumn("since", F.last("first", ignorenulls=True).over(in_turn)["at"]).drop("first")
+
+
 def _with_seen(asked: DataFrame, reads: DataFrame, writes: DataFrame) -> DataFrame:
     """With what each has `seen`."""
+    if "since" not in writes.columns:
+        writes = writes.withColumn("since", F.lit(None).cast("binary"))
     versions = writes.select(
-        "key", F.col("gts").alias("version"), "value", "digested", "deleted", F.lit(True).alias("known")
+        "key", F.col("gts").alias("version"), "value", "digested", "deleted", "since", F.lit(True).alias("known")
     )
     concerned = asked.select("id").distinct()
     seen = reads.select("id", "key", "version").join(concerned, "id", "left_semi").join(
         versions, ["key", "version"], "left"
     )
     seen = seen.groupBy("id").agg(
-        F.collect_list(F.struct("key", "version", "value", "digested", "deleted", "known")).alias("seen")
+        F.collect_list(F.struct("key", "version", "value", "digested", "deleted", "known", "since")).alias("seen")
     )
     return asked.join(seen, "id", "left")
 
@@ -85,7 +101,10 @@ def _batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def replayed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Of one operation with `seen` and `wrote`: the rows of `compare`."""
-    seen = {_key(one): replay.Seen(_before(one), _version(one["version"])) for one in row["seen"] or ()}
+    seen = {
+        _key(one): replay.Seen(_before(one), _version(one["version"]), one["since"] and _version(one["since"]))
+        for one in row["seen"] or ()
+    }
     writes = {_key(one): _text(one) for one in row["wrote"] or ()}
     read = None if row["value"] is None else dict(row["value"])
     truths = bytes(row["truths"] or b"")

@@ -24,6 +24,7 @@ from kvstore.api.model import (
     Min,
     Put,
     Range,
+    Target,
     Transaction,
     Txn,
     lease_key,
@@ -39,6 +40,7 @@ LONG = b"long" * 100
 MIDDLE = b"middle" * 10
 """Whole in a history, a digest in a journal."""
 KEYS = (b"a", b"b", b"n")
+VERSIONS: tuple[Target, ...] = ("version", "create_version")
 LEASE = lease_key(bytes(16)).decode()
 
 
@@ -73,8 +75,8 @@ def random_transaction(rng: Random, depth: int = 0) -> Transaction:
         rng.choice([
             Compare(b"a", "exists", "==", rng.random() < 0.5), Compare(b"n", "value", rng.choice("<>"), b"12"),
             Compare(b"b", "value", rng.choice(("==", "!=")), rng.choice((b"1", MIDDLE, LONG))),
-            Compare(b"a", "version", rng.choice(("==", "!=")), Timestamp(1, 1)),
-            Compare(b"a", "create_version", rng.choice(("==", "!=")), ZERO),
+            Compare(b"a", rng.choice(VERSIONS), rng.choice(("==", "!=", "<", ">")), Timestamp(rng.randint(0, 4), 1)),
+            Compare(b"a", "create_version", rng.choice(("==", "!=", "<", ">")), ZERO),
         ])
         for _ in range(rng.choice((0, 1, 2)))
     )  # fmt: skip
@@ -91,7 +93,8 @@ def executed(seed: int) -> dict[str, Any]:
     """Arguments of `replay.compare`, as journals and history say them of a transaction that the store executed."""
     rng = Random(seed)
     drawn = {key: rng.choice((None, b"1", b"y", MIDDLE, LONG)) for key in KEYS[:2]}
-    rows = {key: KeyValue(key, value, Timestamp(1, 1), Timestamp(1, 1)) for key, value in drawn.items() if value}
+    created, since = Timestamp(rng.choice((1, 3)), 1), rng.choice((None, str(Timestamp(1, 1))))
+    rows = {key: KeyValue(key, value, Timestamp(3, 1), created) for key, value in drawn.items() if value}
     number = KeyValue(b"n", b"%d" % rng.randint(0, 30), Timestamp(2, 1), Timestamp(2, 1))
     rows |= {b"n": number} if rng.random() < 0.8 else {}
     transaction = random_transaction(rng)
@@ -109,7 +112,8 @@ def executed(seed: int) -> dict[str, Any]:
         "read": None,
         "succeeded": succeeded,
         "truths": truths,
-        "seen": {k.decode(): replay.Seen(None if v == ZERO else values[k], str(v)) for k, v in execution.reads},
+        "seen": {k.decode(): replay.Seen(None if v == ZERO else values[k], str(v), since if k != b"n" else None)
+                 for k, v in execution.reads},
         "writes": {k.decode(): None if v is None else journal_text(v) for k, v in execution.writes.items()},
     }
 
@@ -158,6 +162,24 @@ def test_what_it_does_not_do_is_wrong():
                 continue
             found[what] += any(replay.compare(**one))
     assert min(found.values()) > 100, found
+
+
+@pytest.mark.parametrize(
+    ("op", "operand", "holds"),
+    [
+        ("==", 2, False), ("==", 3, None), ("==", 4, None), ("==", 5, None), ("==", 6, False), ("!=", 6, True),
+        ("<", 6, True), ("<", 5, None), ("<", 3, False), (">", 2, True), (">", 3, None), (">", 5, False),
+    ],
+)  # fmt: skip
+def test_a_key_was_created_between_its_first_version_and_its_last(op: str, operand: int, holds: bool | None) -> None:
+    asked = {"compare": [["a", "create_version", op, f"{operand}-0"]], "success": [], "failure": []}
+    seen = {"a": replay.Seen("=1", "5-0", "3-0")}
+    wrong = [bool(replay.compare(json.dumps(asked), "[]", None, ran, seen, {})) for ran in (True, False)]
+    assert wrong == ([False, False] if holds is None else [not holds, holds])
+    seen = {"a": replay.Seen("=1", "3-0", "3-0")}
+    alone = {"==": operand == 3, "!=": operand != 3, "<": operand > 3, ">": operand < 3}[op]
+    wrong = [bool(replay.compare(json.dumps(asked), "[]", None, ran, seen, {})) for ran in (True, False)]
+    assert wrong == [not alone, alone]
 
 
 def _fewer(told: list[Any]) -> Iterator[list[Any]]:
