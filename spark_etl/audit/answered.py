@@ -62,6 +62,11 @@ def check_values(case: Case, skip: str) -> None:
     if not skip and not case.proof.holds(VALUES):
         writes = case.writes if case.proof.near else values.since(case.writes, case.base is None)
         compared = values.compare(case.operations, case.placed, case.reads, writes, case.whole())
+        if not case.proof.near:
+            outcomes = case.judged_rows(case.tables["outcomes"])
+            compared = compared.unionByName(
+                values.refused(case.operations, case.transactions, outcomes, case.reads, writes)
+            )
         if case.has_promised:
             compared = compared.unionByName(values.compare_promised(case.promised, case.writes))
         compared = case.keep(compared)

@@ -25,7 +25,7 @@ from spark_etl.certify.arrays import (
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
-from spark_etl.checks.values import READERS, replayed
+from spark_etl.checks.values import READERS, in_vain, replayed
 
 READS = ("id", "key", "version")
 WRITES = ("id", "key", "gts", "value", "deleted", "digested")
@@ -49,13 +49,16 @@ def certify(
     integers = kinds & ops.ok & valid(value)
     everywhere = (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
     wanted = np.flatnonzero((valid(ops.asked("asked")) | integers) & (everywhere | ops.at_position))
-    if not len(wanted):
+    alone = at.of(found.expected & (found.expected - 1)) == 0
+    failed = np.flatnonzero(at.of(found.live, False) & (at.of(found.applied) == 0) & alone & valid(ops.asked("asked")))
+    if not len(wanted) and not len(failed):
         return Compared(0, int(ops.ok.sum()), [])
     ids = ops.ids[wanted]
     trust(all_differ(ids), "two operations of one id")
     reads, writes = read("reads", READS), read("writes", WRITES)
     asked = pick(ops.history["asked"], ops.begin[wanted])
-    since = _since(writes) if pc.any(pc.match_substring(asked, '"create_version"')).as_py() else None
+    since = _since(writes) if pc.any(pc.match_substring(ops.asked("asked"), '"create_version"')).as_py() else None
+    _not_in_vain(ops, failed, reads, writes, since)
     seen = _seen(ops, wanted, reads.filter(pa.array(index_in(halves(reads["id"]), ids) >= 0)), writes, since)
     writes = writes.filter(pa.array(index_in(halves(writes["id"]), ids) >= 0))
     wrote = _by_id(ops.ids, writes["id"])
@@ -81,6 +84,19 @@ def certify(
             keys = {one["key"] for one in outcome if one["key"]}
             wrong.append((op, sorted(keys.union(one["key"] for one in row["seen"] or ()))))
     return Compared(count, int(ops.ok.sum()), wrong)
+
+
+def _not_in_vain(
+    ops: Operations, failed: np.ndarray, reads: pa.Table, writes: pa.Table, since: list[bytes | None] | None
+) -> None:
+    """What had no effect on its one shard, though new, was impossible. Suspect."""
+    if not len(failed):
+        return
+    asked = pick(ops.history["asked"], ops.begin[failed])
+    reads = reads.filter(pa.array(index_in(halves(reads["id"]), ops.ids[failed]) >= 0))
+    seen = _seen(ops, failed, reads, writes, since)
+    for op, question in zip(failed.tolist(), asked.to_pylist(), strict=True):
+        trust(not in_vain({"asked": question, "seen": seen.get(op)}), "possible, and without effect")
 
 
 def value_of(ops: Operations) -> pa.Array:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from kvstore.api.model import INT64_MAX, INT64_MIN
 from kvstore.core.audit import MORE, value_text
 from multicast.types import ZERO, Timestamp
 from spark_etl.checks.ranges import FIRST_KEY
@@ -306,6 +308,18 @@ class Replay:
             self.writes |= {k: None if k >= _FIRST else UNKNOWN for k in there}
         return sum(k >= _FIRST for k in there), len(there)
 
+    def can(self, what: str, key: str, operand: Any) -> bool | None:
+        """Whether one of FALLIBLE is possible; None: not known."""
+        now = self.writes.get(key, self.seen[key].value if key in self.seen else UNKNOWN)
+        if now is UNKNOWN:
+            return None
+        if what == "append":
+            return None if "#" in (operand[0], (now or "=")[0]) else True
+        if now is not None and not _INTEGER.fullmatch(now):
+            return False
+        before = 0 if now is None else int(now[1:])
+        return all(INT64_MIN <= number <= INT64_MAX for number in (before, before + operand * (what == "add")))
+
     def _count(self, what: str, key: str, now: Any, operand: int) -> Any:
         if now is UNKNOWN or (now is not None and now[0] == "#"):
             self.writes[key] = UNKNOWN
@@ -328,6 +342,30 @@ class Replay:
         value = ((now or "=")[1:] + more[1:]).encode()
         self.writes[key] = value_text(value)
         return len(value)
+
+
+FALLIBLE = ("add", "min", "max", "append")
+"""Operations of which it can be told whether they were possible. What the store says of one that was not begins so."""
+_INTEGER = re.compile("=-?[0-9]{1,20}")
+_JUDGED = (*FALLIBLE, "get", "put", "delete", "range", "keys", "count")
+
+
+def possible(asked: str, seen: Mapping[str, Seen], kind: str) -> bool | None:
+    """Whether all operations of this kind were, of a transaction on one shard that had no effect. None: not known, as
+    of what it did not come to, or where it was asked for something else. seen: what it had read by then."""
+    question = json.loads(asked)
+    holds = None if any(_nested(question)) else _branch(question.get("compare", ()), seen)
+    branch = question.get("success" if holds else "failure", ())
+    if holds is None or any(words[0] not in _JUDGED or (words[0] == "put" and len(words) > 3) for words in branch):
+        return None
+    again, found = Replay(seen), None
+    for words in branch:
+        can = again.can(*words) if words[0] in FALLIBLE else True
+        if not can:
+            return False if can is False and words[0] == kind else None
+        found = found or words[0] == kind or None
+        again.run(*words)
+    return found
 
 
 _HOLDS: dict[str, Callable[[Any, Any], bool]] = {

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kvstore.core.audit import value_text
+from kvstore.core.audit import FAILED, value_text
 from multicast.types import ZERO, Timestamp
 from spark_etl.checks import replay
 from spark_etl.frames.columns import absent, id_text, text, version_text, violations
@@ -64,6 +64,47 @@ def _asked(operations: DataFrame) -> DataFrame:
     return asked.withColumn("value", F.when(integers, F.col("value")))
 
 
+def refused(
+    operations: DataFrame, transactions: DataFrame, outcomes: DataFrame, reads: DataFrame, writes: DataFrame
+) -> DataFrame:
+    """Operations that the journals call impossible, and that were possible by what they read: rows of `compare`, and
+    none for others. Of one shard only: of several each notes what it has compared. outcomes: as replicas report
+    them."""
+    kind = F.regexp_extract("reason", f"^({'|'.join(replay.FALLIBLE)}): ", 1)
+    why = outcomes.where((F.col("status") == FAILED) & (kind != "")).groupBy("id").agg(
+        F.min(kind).alias("kind"), F.max(kind).alias("other"), F.min("reason").alias("reason")
+    )
+    here = transactions.where(F.col("live") & (F.col("applied") == 0) & (F.size("destinations") == 1))
+    failed = why.where(F.col("kind") == F.col("other")).join(here.select("id", "gts"), "id").drop("other")
+    asked = operations.where(F.col("asked").isNotNull()).select("id", "f", "file", "asked").join(failed, "id")
+    return _with_seen(asked, reads, writes).mapInArrow(_refused, _COMPARED)
+
+
+def _refused(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([
+            {name: row[name] for name in ("id", "gts", "f", "file")} | {
+                "name": "not-as-asked", "key": None, "said": None, "digest": None,
+                "why": f"the journals call it impossible ({row['reason']}), and by what it read it was not",
+            }
+            for row in batch.to_pylist() if _was_possible(row, row["kind"])
+        ], schema=_ARROW)  # fmt: skip
+
+
+def _was_possible(row: dict[str, Any], kind: str) -> bool | None:
+    """Of an operation with `seen`: see `replay.possible`."""
+    try:
+        return replay.possible(row["asked"], _seen(row), kind)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return None
+
+
+def in_vain(row: dict[str, Any]) -> bool:
+    """Whether an operation with `seen` that had no effect may have been possible, whatever the journals say why."""
+    found = [_was_possible(row, kind) for kind in replay.FALLIBLE]
+    return True in found and False not in found
+
+
 def since(writes: DataFrame, complete: bool) -> DataFrame:
     """All writes of a run, with the first version since the key last was not there (since), null if that may have been
     before all that is known: of a row that was there at first, the writer has its version for an id. complete: nothing
@@ -101,10 +142,7 @@ def _batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def replayed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Of one operation with `seen` and `wrote`: the rows of `compare`."""
-    seen = {
-        _key(one): replay.Seen(_before(one), _version(one["version"]), one["since"] and _version(one["since"]))
-        for one in row["seen"] or ()
-    }
+    seen = _seen(row)
     writes = {_key(one): _text(one) for one in row["wrote"] or ()}
     read = None if row["value"] is None else dict(row["value"])
     truths = bytes(row["truths"] or b"")
@@ -121,6 +159,13 @@ def replayed(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         key, why = (text.encode(errors="surrogateescape") for text in (one.key, one.why))
         shown = why.decode(errors="backslashreplace")
         yield {**base, "name": one.name, "key": key, "said": one.said, "digest": digest, "why": shown}
+
+
+def _seen(row: dict[str, Any]) -> dict[str, replay.Seen]:
+    return {
+        _key(one): replay.Seen(_before(one), _version(one["version"]), one["since"] and _version(one["since"]))
+        for one in row["seen"] or ()
+    }
 
 
 def _key(one: dict[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kvstore.api.model import lease_key
+from kvstore.core.audit import FAILED
 from multicast.types import Timestamp
 from tests.spark_etl.runs import MEMBERS, Run
 
@@ -264,6 +266,34 @@ def _a_range_without_a_key_behind_a_condition() -> Run:
 @wrong("otherwise-counted")
 def _a_count_without_a_key_in_a_transaction_that_writes() -> Run:
     return changing(unstopped(), {"success": [["count", "a"], ["put", "a1", "=9"]]}, [1, None], "a1", a1=9)
+
+
+def impossible(add: int) -> Run:
+    """To add this to a1, which is 2: so all journals say."""
+    run = unstopped()
+    run.transaction("a1", answer="fail")
+    run.events[-2]["asked"] = {"success": [["add", "a1", add]]}
+    for replica in MEMBERS[0]:
+        run.change(replica, 4, lambda o: (setattr(o, "status", FAILED), setattr(o, "reason", "add: it does not fit")))
+    run.stop()
+    return run
+
+
+@wrong("")
+def _what_was_impossible() -> Run:
+    return impossible(2**63 - 2)
+
+
+@wrong("not-as-asked")
+def _what_was_possible_and_is_called_impossible() -> Run:
+    return impossible(2**63 - 3)
+
+
+@wrong("not-as-asked")
+def _a_lease_that_is_not_there() -> Run:
+    """A key is attached to it."""
+    lease = lease_key(bytes(16)).decode()
+    return changing(unstopped(), {"success": [["put", "a1", "=9", lease]]}, [None], "", a1=9)
 
 
 @wrong("")

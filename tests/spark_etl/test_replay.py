@@ -335,3 +335,56 @@ def test_what_is_attached_to_a_lease_no_journal_tells():
     assert audit.asked((), listing) is None
     assert audit.asked((), (Txn((), listing),)) is None
     assert audit.asked((), listing[1:]) is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "expected"),
+    [
+        ([["add", "n", 1]], "add", True),
+        ([["add", "a", 1]], "add", False),
+        ([["add", "n", 1], ["add", "unread", 1]], "add", None),
+        ([["add", "a", 1], ["add", "unread", 1]], "add", False),
+        ([["add", "m", 1]], "add", False),
+        ([["add", "m", -1], ["add", "m", 1]], "add", True),
+        ([["min", "d", 1]], "min", False),
+        ([["append", "a", "=x"], ["add", "n", 1]], "append", True),
+        ([["append", "d", "=x"]], "append", None),
+        ([["append", "d", "=x"], ["add", "n", 1]], "add", None),
+        ([["put", "a", "=1"], ["max", "a", 1]], "max", True),
+        ([["delete", "a"], ["add", "a", 1]], "add", True),
+        ([["add", "n", 1], ["delete_range", "x"]], "add", None),
+        ([["txn", {}], ["add", "n", 1]], "add", None),
+        ([["add", "n", 1], ["put", "a", "=1", LEASE]], "add", None),
+        ([["get", "n"]], "add", None),
+    ],
+)
+def test_what_was_possible_is_known_by_what_was_read(asked: list[Any], kind: str, expected: bool | None) -> None:
+    texts = {"n": "=7", "a": "=text", "m": f"={2**63 - 1}", "d": "#" + "0" * 32}
+    seen = {key: replay.Seen(value, "1-1") for key, value in texts.items()}
+    assert replay.possible(json.dumps({"success": asked}), seen, kind) is expected
+    elsewhere = {"compare": [["n", "value", "==", "=8"]], "success": [["add", "a", 1]], "failure": asked}
+    assert replay.possible(json.dumps(elsewhere), seen, kind) is expected
+
+
+def test_what_the_store_calls_impossible_is() -> None:
+    """By what it has read until then."""
+    kinds = dict.fromkeys(replay.FALLIBLE, 0)
+    for seed in range(300):
+        rng = Random(seed)
+        rows = {key: KeyValue(key, value, Timestamp(1, 1), Timestamp(1, 1))
+                for key, value in zip(KEYS, (b"1", b"text", b"%d" % (2**63 - 1)), strict=True)}  # fmt: skip
+        each = [Append(b"b", b"x" * 1024**2), Get(b"a"), Put(b"b", b"2"), Delete(b"n")]
+        each += [kind(key, 1) for kind in (Add, Min, Max) for key in KEYS]
+        transaction = Transaction(success=tuple(rng.sample(each, rng.randint(1, 4))))
+        execution = Execution(Store(rows), Timestamp(9, 1))  # type: ignore[arg-type]
+        plan = LocalPlan(transaction)
+        succeeded, truths = execution.judge(plan)
+        execution.run(plan.course(succeeded, truths))
+        kind = execution.failure.partition(": ")[0]
+        values = {key: journal_text(row.value) for key, row in rows.items()}
+        seen = {k.decode(): replay.Seen(None if v == ZERO else values[k], str(v)) for k, v in execution.reads}
+        asked = _json(audit.asked((), transaction.success, ()))
+        if kind:
+            kinds[kind] += 1
+            assert replay.possible(asked, seen, kind) is not True, seed
+    assert min(kinds.values()) > 5, kinds
