@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from kvstore.core.audit import APPLIED
+from spark_etl.checks import clients
 from spark_etl.frames import relations
-from spark_etl.frames.columns import absent, id_text, key_text, text, violations
+from spark_etl.frames.columns import absent, id_text, key_text, text, version_text, violations
 
 
 def places(bundles: DataFrame) -> DataFrame:
@@ -31,14 +32,15 @@ def places(bundles: DataFrame) -> DataFrame:
 
 def placed(operations: DataFrame, steps: DataFrame, places: DataFrame, shards: list[int]) -> DataFrame:
     """The reads at positions, as rows of `relations.transactions` with the columns file, process, line, f, invoke_us,
-    complete_us, shard, position, reads; gts: the place in the order, which begins with the version that it is behind;
-    null: no journal has that position.
+    complete_us, shard, position, reads, told (the version that their clients were), last (of `places`); gts: the place
+    in the order, which begins with the version that it is behind; null: no journal has that position.
 
     operations: `relations.operations`. steps: `sessions.steps` of what journals have. places: from `places`.
     """
     reads = operations.where(relations.at_position()).select(
-        "file", "process", "line", "id", "f", "invoke_us", "complete_us", "succeeded", "shard", "position", "reads"
-    )
+        "file", "process", "line", "id", "f", "invoke_us", "complete_us", "succeeded", "shard", "position", "reads",
+        F.col("version").alias("told"),
+    )  # fmt: skip
     here = places.select("shard", "position", "last")
     following = places.select("shard", (F.col("position") - 1).alias("position"), F.col("first").alias("next"))
     reads = reads.join(here, ["shard", "position"], "left").join(following, ["shard", "position"], "left")
@@ -54,7 +56,7 @@ def placed(operations: DataFrame, steps: DataFrame, places: DataFrame, shards: l
     turn = F.unhex(F.lpad(F.hex("invoke_us"), 16, "0"))
     bit = relations.shard_bit("shard", shards)
     return seen.where(F.col("id").isNotNull()).select(
-        "file", "process", "line", "id", "f", "invoke_us", "complete_us", "shard", "position", "reads",
+        "file", "process", "line", "id", "f", "invoke_us", "complete_us", "shard", "position", "reads", "told", "last",
         F.concat(base, turn, "id").alias("gts"), F.lit(None).cast("binary").alias("message"),
         F.array("shard").alias("destinations"), bit.alias("expected"), bit.alias("applied"),
         F.lit(True).alias("live"), F.lit(APPLIED).alias("status"), "succeeded",
@@ -82,7 +84,8 @@ def visits(placed: DataFrame, steps: DataFrame, log: DataFrame) -> DataFrame:
 
 def stale(visits: DataFrame, placed: DataFrame, open_shards: Sequence[int]) -> DataFrame:
     """A read sees its shard at a position that some replica has, no earlier than any that had been told to a client
-    before the read was invoked, or earlier in its session. Names: unknown-position, stale-position, position-went-back.
+    before the read was invoked, or earlier in its session; and its version is that of what stands there, unless it has
+    none. Names: unknown-position, stale-position, position-went-back, version-mismatch.
 
     visits: from `visits`. placed: from `placed`. open_shards: of these the last positions may not have been written.
     """
@@ -96,6 +99,18 @@ def stale(visits: DataFrame, placed: DataFrame, open_shards: Sequence[int]) -> D
         ),
         [F.col("id")],
     )  # fmt: skip
+    part = clients.message_part
+    told = F.col("told").isNotNull() & (F.col("told") != absent()) & F.col("last").isNotNull()
+    other = violations(
+        placed.where(told & (part("told") != part("last"))),
+        "version-mismatch",
+        text(
+            "{} {} was answered from position {} of shard {} with version {}, and what stands there has {} ({})",
+            F.col("f"), id_text(F.col("id")), F.col("position"), F.col("shard"), version_text(F.col("told")),
+            version_text(F.col("last")), F.col("file"),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
     had = F.struct("position", "id", "f")
     in_time = Window.partitionBy("shard", "file").orderBy("at").rangeBetween(Window.unboundedPreceding, -1)
     columns = ("shard", "file", "id", "f", "position")
@@ -105,7 +120,7 @@ def stale(visits: DataFrame, placed: DataFrame, open_shards: Sequence[int]) -> D
     in_session = Window.partitionBy("file", "process", "shard").orderBy("line")
     had_before = F.max(had).over(in_session.rowsBetween(Window.unboundedPreceding, -1))
     turns = visits.withColumn("before", had_before).where("read")
-    return nobody.unionByName(_behind(timed, "stale-position", "had ended before")).unionByName(
+    return nobody.unionByName(other).unionByName(_behind(timed, "stale-position", "had ended before")).unionByName(
         _behind(turns, "position-went-back", "came before in its session")
     )
 

@@ -437,6 +437,13 @@ def _a_read_of_a_key_of_another_shard(single: bool) -> Run:
     return run
 
 
+@damaged("version-mismatch", [BUNDLES])
+def _a_read_with_the_version_of_another_position(single: bool) -> Run:
+    run = read_at_positions()
+    run.events[-1]["version"] = str(run.version(1))
+    return run
+
+
 @damaged("unknown-position", [BUNDLES])
 def _a_read_at_a_position_that_nobody_has(single: bool) -> Run:
     run = read_at_positions()

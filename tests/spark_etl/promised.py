@@ -184,7 +184,7 @@ def leader_read(run: Run, reads: dict[str, Timestamp | None], position: int, sca
     time = 995 + 10 * position
     run.look(reads, (time, time + 1), places={0: position}, scan=scan)
     del run.events[-1]["places"]
-    run.events[-1] |= {"version": str(run.version(0)), "shard": 0, "position": position}
+    run.events[-1] |= {"version": str(run.at[0, position]), "shard": 0, "position": position}
 
 
 def ordered_read(run: Run, reads: str, scan: tuple[list[str], Any]) -> None:

@@ -79,6 +79,7 @@ class Run:
         self.events: list[dict[str, Any]] = []
         self.state: dict[str, tuple[int, Timestamp]] = {}
         self.positions = dict.fromkeys(MEMBERS, 0)
+        self.at: dict[tuple[int, int], Timestamp] = {}
         self.numbers = self.watches = 0
         for shard, replicas in MEMBERS.items():
             for replica in replicas:
@@ -148,7 +149,7 @@ class Run:
         version = version or self.state.get(key, (0, ZERO))[1]
         base = {"process": process, "id": str(uuid.UUID(bytes=transaction_id(500 + len(self.events)))), "f": "get"}
         asked = {"success": [["get", key]]}
-        told = {"version": str(gts(0)), "succeeded": True, "reads": {key: str(version)}}
+        told = {"version": str(self.at.get((shard, position), ZERO)), "succeeded": True, "reads": {key: str(version)}}
         self.events.append({**base, "type": "invoke", "at_us": at[0], "asked": asked})
         self.events.append({**base, "type": "ok", "at_us": at[1], **told, "shard": shard, "position": position})
 
@@ -201,6 +202,7 @@ class Run:
         for shard in shards:
             self.positions[shard] += 1
             position = self.positions[shard]
+            self.at[shard, position] = self.version(number)
             digest = b"digest %d" % position if position % 2 == 0 else None
             account = Outcomes(AUDIT_VERSION, gts(number), [outcomes[shard]], digest)
             record = single_account(message, account) if self.single else encode_outcomes(account)

@@ -80,8 +80,9 @@ def _read_at_position(rng: Random, run: brute_run.Run, number: int) -> None:
     beside = rng.choice(run.ops)
     invoke = beside.complete + rng.randint(-20, 40)
     process = beside.process if beside.type and rng.random() < 0.5 else POSITIONED + number
+    told = max(one.version for one in log if one.position == position)
     run.ops.append(
-        brute_run.Op(beside.file, process, number, "get", invoke, "ok", invoke + rng.randint(1, 20), 10, True, reads,
+        brute_run.Op(beside.file, process, number, "get", invoke, "ok", invoke + rng.randint(1, 20), told, True, reads,
                      (shard, position))
     )  # fmt: skip
 
@@ -193,7 +194,7 @@ def _another_value(answers: list[dict[str, Any]]) -> None:
 
 
 def _an_earlier_position(answers: list[dict[str, Any]]) -> None:
-    answers[4] |= {"position": 2, "reads": answers[2]["reads"]}
+    answers[4] |= {"position": 2, "reads": answers[2]["reads"], "version": answers[2]["version"]}
 
 
 @pytest.mark.parametrize(
