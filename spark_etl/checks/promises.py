@@ -185,7 +185,7 @@ def incomplete(
     left_out = stood.where(F.col("keys").isNotNull() & ~own & ~doubtful)
     left_out = left_out.where(~F.array_contains("keys", F.col("key").cast("string")))
     counted = ["file", "id", "f", "part", "first", "end", "number", "least"]
-    numbers = ranges.where(F.col("keys").isNull()).select(*counted)
+    numbers = ranges.where(F.col("keys").isNull()).select(*counted, F.col("course").isNotNull().alias("beside"))
     there = stood.groupBy(*counted).agg(F.count(F.when(~own, 1)).alias("there"), F.count("*").alias("most"))
     other = numbers.join(there, counted, "left").na.fill(0, ["there", "most"])
     more = (F.col("number") > F.col("most")) & F.lit(not based)
@@ -207,8 +207,9 @@ def incomplete(
             other,
             "otherwise-counted",
             text(
-                "{} {} was told of {}{} keys in its range; where they were {} {} stood ({})",
+                "{} {} was told of {}{} keys in its range{}; where they were {} {} stood ({})",
                 F.col("f"), id_text(F.col("id")), F.when(F.col("least"), "at least ").otherwise(""), F.col("number"),
+                F.when(F.col("beside"), ", beside what it had written itself").otherwise(""),
                 F.when(F.col("least"), "read").otherwise("counted"), F.col("there"), F.col("file"),
             ),
             [F.col("id")],
