@@ -104,7 +104,9 @@ def test_what_stood_before_the_base_may_have_been_counted(spark: Any, based: boo
     """But no fewer than are known. The store's own keys a client of the simulation may have counted, too."""
     asked = '{"success":[["count",""]]}'
     reads = [("a", bytes([n]) * 16, "count", asked, f"[{n}]", True, gts(5)) for n in range(4)]
-    reads = spark.createDataFrame(reads, "file string, id binary, f string, asked string, told string, succeeded boolean, seen binary")
+    reads = spark.createDataFrame(
+        reads, "file string, id binary, f string, asked string, told string, succeeded boolean, seen binary"
+    )
     writes = spark.createDataFrame(
         [(b"a", 0, gts(1), False), (b"\0\0lease", 0, gts(2), False)],
         "key binary, shard int, gts binary, deleted boolean",
@@ -118,7 +120,9 @@ def test_what_stood_before_the_base_may_have_been_counted(spark: Any, based: boo
 def test_ranges_and_writes_are_not_multiplied(spark: Any):
     """No join compares keys with bounds: of a long run with many ranges that had no end."""
     reads = spark.createDataFrame(
-        [], "file string, id binary, f string, asked string, told string, succeeded boolean, seen binary, shard int, at binary"
+        [],
+        "file string, id binary, f string, asked string, told string, succeeded boolean, seen binary, shard int,"
+        " at binary",
     )
     writes = spark.createDataFrame([], "key binary, shard int, gts binary, deleted boolean")
     found = promises.incomplete(reads, reads, writes, writes, [], {}, False)
