@@ -25,6 +25,7 @@ from spark_etl.certify.arrays import (
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
+from spark_etl.checks.replay import CREATED_ANEW
 from spark_etl.checks.values import READERS, in_vain, replayed
 
 READS = ("id", "key", "version")
@@ -79,6 +80,7 @@ def certify(
             "seen": seen.get(op), "wrote": [written[n] for n in wrote.get(op, ())],
         }  # fmt: skip
         outcome = list(replayed(row))
+        trust(not any(one["name"] == CREATED_ANEW for one in outcome), "a key that was created anew")
         count += bool(outcome)
         if len(outcome) > 1:
             keys = {one["key"] for one in outcome if one["key"]}

@@ -195,7 +195,7 @@ def wrong(compared: DataFrame, writes: DataFrame) -> DataFrame:
     hashed = F.concat(F.lit("#"), F.lower(F.hex("value")))
     text_ = F.when(F.col("digested"), hashed).otherwise(F.concat(F.lit("="), F.col("value").cast("string")))
     written = writes.where(~F.col("deleted")).select(F.col("key").alias("at"), text_.alias("text")).distinct()
-    found = compared.where(F.col("name") != "")
+    found = compared.where(~F.col("name").isin("", replay.CREATED_ANEW))
     there = (F.col("key") == F.col("at")) & ((F.col("said") == F.col("text")) | (F.col("digest") == F.col("text")))
     found = found.join(written, there, "left")
     told = (F.col("name") == "value-mismatch") & F.col("said").rlike("^[=#]")

@@ -290,6 +290,11 @@ def _what_was_possible_and_is_called_impossible() -> Run:
 
 
 @wrong("not-as-asked")
+def _what_was_impossible_and_is_called_applied() -> Run:
+    return changing(unstopped(), {"success": [["add", "a1", 2**63 - 2]]}, [2**63], "a1", a1=2**63)
+
+
+@wrong("not-as-asked")
 def _a_lease_that_is_not_there() -> Run:
     """A key is attached to it."""
     lease = lease_key(bytes(16)).decode()

@@ -93,7 +93,8 @@ def executed(seed: int) -> dict[str, Any]:
     """Arguments of `replay.compare`, as journals and history say them of a transaction that the store executed."""
     rng = Random(seed)
     drawn = {key: rng.choice((None, b"1", b"y", MIDDLE, LONG)) for key in KEYS[:2]}
-    created, since = Timestamp(rng.choice((1, 3)), 1), rng.choice((None, str(Timestamp(1, 1))))
+    created = Timestamp(rng.choice((1, 3)), 1)
+    since = rng.choice((None, str(created)))
     rows = {key: KeyValue(key, value, Timestamp(3, 1), created) for key, value in drawn.items() if value}
     number = KeyValue(b"n", b"%d" % rng.randint(0, 30), Timestamp(2, 1), Timestamp(2, 1))
     rows |= {b"n": number} if rng.random() < 0.8 else {}
@@ -174,8 +175,11 @@ def test_what_it_does_not_do_is_wrong():
 def test_a_key_was_created_between_its_first_version_and_its_last(op: str, operand: int, holds: bool | None) -> None:
     asked = {"compare": [["a", "create_version", op, f"{operand}-0"]], "success": [], "failure": []}
     seen = {"a": replay.Seen("=1", "5-0", "3-0")}
-    wrong = [bool(replay.compare(json.dumps(asked), "[]", None, ran, seen, {})) for ran in (True, False)]
-    assert wrong == ([False, False] if holds is None else [not holds, holds])
+    compared = [replay.compare(json.dumps(asked), "[]", None, ran, seen, {}) for ran in (True, False)]
+    found = [{one.name for one in some} for some in compared]
+    kept = {"==": operand == 3, "!=": operand != 3, "<": operand > 3, ">": operand < 3}[op]
+    name = "not-as-asked" if holds is not None else replay.CREATED_ANEW
+    assert found == [set() if kept else {name}, {name} if kept else set()]
     seen = {"a": replay.Seen("=1", "3-0", "3-0")}
     alone = {"==": operand == 3, "!=": operand != 3, "<": operand > 3, ">": operand < 3}[op]
     wrong = [bool(replay.compare(json.dumps(asked), "[]", None, ran, seen, {})) for ran in (True, False)]
@@ -388,3 +392,12 @@ def test_what_the_store_calls_impossible_is() -> None:
             kinds[kind] += 1
             assert replay.possible(asked, seen, kind) is not True, seed
     assert min(kinds.values()) > 5, kinds
+
+
+@pytest.mark.parametrize("asked", [["add", "a", 1], ["add", "m", 1], ["min", "d", 1], ["max", "a", 1]])
+def test_what_was_impossible_was_not_done(asked: list[Any]) -> None:
+    texts = {"a": "=text", "m": f"={2**63 - 1}", "d": "#" + "0" * 32}
+    seen = {key: replay.Seen(value, "1-1") for key, value in texts.items()}
+    question = json.dumps({"success": [["put", "x", "=1"], asked]})
+    (found,) = replay.compare(question, None, None, True, seen, {"x": "=1", asked[1]: "=2"})
+    assert found.name == "not-as-asked" and "impossible" in found.why
