@@ -40,10 +40,10 @@ from kvstore.api.model import (
     Txn,
     TxnResult,
     bounds,
-    lease_key,
     operations_of,
 )
 from kvstore.api.model import SLOTS as SLOTS  # of which what moves hand over tells
+from kvstore.api.model import lease_key as lease_key  # by which histories call leases
 from kvstore.core.bundles import version_of
 from multicast.types import ZERO, MessageId, Timestamp
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kvstore.core.audit import FAILED
 from spark_etl.certify.arrays import (
     all_differ,
     entries,
@@ -26,7 +27,7 @@ from spark_etl.certify.arrays import (
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
 from spark_etl.checks.replay import CREATED_ANEW
-from spark_etl.checks.values import READERS, in_vain, replayed
+from spark_etl.checks.values import CALLED_IMPOSSIBLE, READERS, replayed, was_possible
 
 READS = ("id", "key", "version")
 WRITES = ("id", "key", "gts", "value", "deleted", "digested")
@@ -50,8 +51,7 @@ def certify(
     integers = kinds & ops.ok & valid(value)
     everywhere = (at.row >= 0) & (at.of(found.applied) != 0) & (at.of(found.expected & ~found.applied) == 0)
     wanted = np.flatnonzero((valid(ops.asked("asked")) | integers) & (everywhere | ops.at_position))
-    alone = at.of(found.expected & (found.expected - 1)) == 0
-    failed = np.flatnonzero(at.of(found.live, False) & (at.of(found.applied) == 0) & alone & valid(ops.asked("asked")))
+    failed = np.flatnonzero(at.of(found.live, False) & (at.of(found.applied) == 0) & valid(ops.asked("asked")))
     if not len(wanted) and not len(failed):
         return Compared(0, int(ops.ok.sum()), [])
     ids = ops.ids[wanted]
@@ -59,7 +59,8 @@ def certify(
     reads, writes = read("reads", READS), read("writes", WRITES)
     asked = pick(ops.history["asked"], ops.begin[wanted])
     since = _since(writes) if pc.any(pc.match_substring(ops.asked("asked"), '"create_version"')).as_py() else None
-    _not_in_vain(ops, failed, reads, writes, since)
+    if len(failed):
+        _not_in_vain(ops, failed, reads, writes, since, read("outcomes", ("id", "status", "reason")))
     seen = _seen(ops, wanted, reads.filter(pa.array(index_in(halves(reads["id"]), ids) >= 0)), writes, since)
     writes = writes.filter(pa.array(index_in(halves(writes["id"]), ids) >= 0))
     wrote = _by_id(ops.ids, writes["id"])
@@ -89,16 +90,20 @@ def certify(
 
 
 def _not_in_vain(
-    ops: Operations, failed: np.ndarray, reads: pa.Table, writes: pa.Table, since: list[bytes | None] | None
-) -> None:
-    """What had no effect on its one shard, though new, was impossible. Suspect."""
-    if not len(failed):
-        return
+    ops: Operations, failed: np.ndarray, reads: pa.Table, writes: pa.Table, since: list[bytes | None] | None,
+    outcomes: pa.Table,
+) -> None:  # fmt: skip
+    """What is called impossible was (`checks.values.refused`). Suspect."""
+    outcomes = outcomes.filter(pc.equal(outcomes["status"], FAILED))
+    kinds = pc.struct_field(pc.extract_regex(outcomes["reason"], CALLED_IMPOSSIBLE), "kind")
+    whose = index_in(ops.ids[failed], halves(outcomes["id"]))
+    kind = pick(kinds, whose).to_pylist()
     asked = pick(ops.history["asked"], ops.begin[failed])
     reads = reads.filter(pa.array(index_in(halves(reads["id"]), ops.ids[failed]) >= 0))
     seen = _seen(ops, failed, reads, writes, since)
-    for op, question in zip(failed.tolist(), asked.to_pylist(), strict=True):
-        trust(not in_vain({"asked": question, "seen": seen.get(op)}), "possible, and without effect")
+    for op, question, what in zip(failed.tolist(), asked.to_pylist(), kind, strict=True):
+        row = {"asked": question, "seen": seen.get(op)}
+        trust(what is None or not was_possible(row, what), "possible, and without effect")
 
 
 def value_of(ops: Operations) -> pa.Array:

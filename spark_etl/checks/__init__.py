@@ -10,6 +10,7 @@
     positions      reads that a leader answered from a position of its log
     promises       reads of several shards, snapshots, and reads that may be old
     watches        what watches told
+    leases         what is attached to leases, and goes with them
     ranges         what histories say of ranges that were read
     sessions       session guarantees
     bank           the bank's total

@@ -15,11 +15,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kvstore.api.leases import ROWS
+from kvstore.core.audit import lease_key
 from spark_etl.checks import replay
 from spark_etl.checks.ranges import FIRST_KEY
 from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
 
+ROWS = lease_key(b"")
+"""With what the keys of the rows of all leases begin."""
 _KEPT, _NONE, _UNKNOWN = None, "", "?"
 """In place of the lease that a write attaches its key to: it leaves that as it was; to none; nobody knows."""
 CLOCKS_DIFFER = 0.01

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from kvstore.api.model import INT64_MAX, INT64_MIN
 from kvstore.core.audit import MORE, value_text
 from multicast.types import ZERO, Timestamp
 from spark_etl.checks.ranges import FIRST_KEY
@@ -328,7 +327,7 @@ class Replay:
         if now is not None and not _INTEGER.fullmatch(now):
             return False
         before = 0 if now is None else int(now[1:])
-        return all(INT64_MIN <= number <= INT64_MAX for number in (before, before + operand * (what == "add")))
+        return all(-(2**63) <= number < 2**63 for number in (before, before + operand * (what == "add")))
 
     def _count(self, what: str, key: str, now: Any, operand: int) -> Any:
         if now is UNKNOWN or (now is not None and now[0] == "#"):
@@ -361,11 +360,13 @@ _JUDGED = (*FALLIBLE, "get", "put", "delete", "range", "keys", "count")
 
 
 def possible(asked: str, seen: Mapping[str, Seen], kind: str) -> bool | None:
-    """Whether all operations of this kind were, of a transaction on one shard that had no effect. None: not known, as
-    of what it did not come to, or where it was asked for something else. seen: what it had read by then."""
+    """Whether all operations of this kind were, of a transaction that had no effect. None: not known, as of what it did
+    not come to, or where it was asked for something else. seen: what it had read by then."""
     question = json.loads(asked)
     holds = None if any(_nested(question)) else _branch(question.get("compare", ()), seen)
     branch = question.get("success" if holds else "failure", ())
+    if holds is not None and kind not in [words[0] for words in branch]:
+        return True
     if holds is None or any(words[0] not in _JUDGED or (words[0] == "put" and len(words) > 3) for words in branch):
         return None
     again, found = Replay(seen), None

@@ -64,17 +64,20 @@ def _asked(operations: DataFrame) -> DataFrame:
     return asked.withColumn("value", F.when(integers, F.col("value")))
 
 
+CALLED_IMPOSSIBLE = f"^(?P<kind>{'|'.join(replay.FALLIBLE)}): "
+"""So begins why an operation of these is said to have been impossible."""
+
+
 def refused(
     operations: DataFrame, transactions: DataFrame, outcomes: DataFrame, reads: DataFrame, writes: DataFrame
 ) -> DataFrame:
     """Operations that the journals call impossible, and that were possible by what they read: rows of `compare`, and
-    none for others. Of one shard only: of several each notes what it has compared. outcomes: as replicas report
-    them."""
-    kind = F.regexp_extract("reason", f"^({'|'.join(replay.FALLIBLE)}): ", 1)
+    none for others. outcomes: as replicas report them."""
+    kind = F.regexp_extract("reason", CALLED_IMPOSSIBLE, 1)
     why = outcomes.where((F.col("status") == FAILED) & (kind != "")).groupBy("id").agg(
         F.min(kind).alias("kind"), F.max(kind).alias("other"), F.min("reason").alias("reason")
     )
-    here = transactions.where(F.col("live") & (F.col("applied") == 0) & (F.size("destinations") == 1))
+    here = transactions.where(F.col("live") & (F.col("applied") == 0))
     failed = why.where(F.col("kind") == F.col("other")).join(here.select("id", "gts"), "id").drop("other")
     asked = operations.where(F.col("asked").isNotNull()).select("id", "f", "file", "asked").join(failed, "id")
     return _with_seen(asked, reads, writes).mapInArrow(_refused, _COMPARED)
@@ -87,22 +90,16 @@ def _refused(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 "name": "not-as-asked", "key": None, "said": None, "digest": None,
                 "why": f"the journals call it impossible ({row['reason']}), and by what it read it was not",
             }
-            for row in batch.to_pylist() if _was_possible(row, row["kind"])
+            for row in batch.to_pylist() if was_possible(row, row["kind"])
         ], schema=_ARROW)  # fmt: skip
 
 
-def _was_possible(row: dict[str, Any], kind: str) -> bool | None:
+def was_possible(row: dict[str, Any], kind: str) -> bool | None:
     """Of an operation with `seen`: see `replay.possible`."""
     try:
         return replay.possible(row["asked"], _seen(row), kind)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
-
-
-def in_vain(row: dict[str, Any]) -> bool:
-    """Whether an operation with `seen` that had no effect may have been possible, whatever the journals say why."""
-    found = [_was_possible(row, kind) for kind in replay.FALLIBLE]
-    return True in found and False not in found
 
 
 def since(writes: DataFrame, complete: bool) -> DataFrame:

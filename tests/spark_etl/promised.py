@@ -290,6 +290,15 @@ def _what_was_possible_and_is_called_impossible() -> Run:
 
 
 @wrong("not-as-asked")
+def _what_was_not_to_be_added_and_is_called_impossible() -> Run:
+    """It is the other branch's."""
+    run = impossible(2**63 - 2)
+    asked = run.events[-2]["asked"]
+    run.events[-2]["asked"] = {"compare": [["a1", "value", "==", "=1"]], **asked, "failure": [["get", "a1"]]}
+    return run
+
+
+@wrong("not-as-asked")
 def _what_was_impossible_and_is_called_applied() -> Run:
     return changing(unstopped(), {"success": [["add", "a1", 2**63 - 2]]}, [2**63], "a1", a1=2**63)
 

@@ -359,7 +359,8 @@ def test_what_is_attached_to_a_lease_no_journal_tells():
         ([["add", "n", 1], ["delete_range", "x"]], "add", None),
         ([["txn", {}], ["add", "n", 1]], "add", None),
         ([["add", "n", 1], ["put", "a", "=1", LEASE]], "add", None),
-        ([["get", "n"]], "add", None),
+        ([["get", "n"]], "add", True),
+        ([["delete_range", "n"]], "add", True),
     ],
 )
 def test_what_was_possible_is_known_by_what_was_read(asked: list[Any], kind: str, expected: bool | None) -> None:
