@@ -26,8 +26,8 @@ from spark_etl.certify.arrays import (
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
-from spark_etl.checks.replay import CREATED_ANEW
-from spark_etl.checks.values import CALLED_IMPOSSIBLE, READERS, replayed, was_possible
+from spark_etl.checks.replay import CREATED_ANEW, FALLIBLE
+from spark_etl.checks.values import READERS, replayed, was_possible
 
 READS = ("id", "key", "version")
 WRITES = ("id", "key", "gts", "value", "deleted", "digested")
@@ -95,7 +95,8 @@ def _not_in_vain(
 ) -> None:  # fmt: skip
     """What is called impossible was (`checks.values.refused`). Suspect."""
     outcomes = outcomes.filter(pc.equal(outcomes["status"], FAILED))
-    kinds = pc.struct_field(pc.extract_regex(outcomes["reason"], CALLED_IMPOSSIBLE), "kind")
+    why = pc.extract_regex(outcomes["reason"], f"^(?P<kind>{'|'.join(FALLIBLE)}): ")
+    kinds = pc.struct_field(why, "kind")
     whose = index_in(ops.ids[failed], halves(outcomes["id"]))
     kind = pick(kinds, whose).to_pylist()
     asked = pick(ops.history["asked"], ops.begin[failed])

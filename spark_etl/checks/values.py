@@ -64,16 +64,12 @@ def _asked(operations: DataFrame) -> DataFrame:
     return asked.withColumn("value", F.when(integers, F.col("value")))
 
 
-CALLED_IMPOSSIBLE = f"^(?P<kind>{'|'.join(replay.FALLIBLE)}): "
-"""So begins why an operation of these is said to have been impossible."""
-
-
 def refused(
     operations: DataFrame, transactions: DataFrame, outcomes: DataFrame, reads: DataFrame, writes: DataFrame
 ) -> DataFrame:
     """Operations that the journals call impossible, and that were possible by what they read: rows of `compare`, and
     none for others. outcomes: as replicas report them."""
-    kind = F.regexp_extract("reason", CALLED_IMPOSSIBLE, 1)
+    kind = F.regexp_extract("reason", f"^({'|'.join(replay.FALLIBLE)}): ", 1)
     why = outcomes.where((F.col("status") == FAILED) & (kind != "")).groupBy("id").agg(
         F.min(kind).alias("kind"), F.max(kind).alias("other"), F.min("reason").alias("reason")
     )
