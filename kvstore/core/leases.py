@@ -34,7 +34,7 @@ RETRY_US = 1_000_000
 REVOKED_AT_ONCE, PACE_US = 64, 5_000
 """So many are asked for in one batch, and the next ones after that: of ten thousand clients that have gone together
 with their leases all at once would hold up the shard."""
-_FOUND = 1000
+PORTION = 1000
 """So many rows are looked at in one batch, to find the leases."""
 _STALE_MAX = 1000
 """About so many instants of earlier versions, and of leases that have gone, are kept besides: whoever renews a lease of
@@ -51,12 +51,13 @@ class _Due(NamedTuple):
 
 class Leases:
     """The leases of one replica's shard; it measures them while it leads. clock: of `now`, the time that ids carry.
-    expired: how many revocations it has asked for."""
+    expired: how many revocations it has asked for. portion: see PORTION; the simulation draws it."""
 
     def __init__(
         self, peers: Peers, moves: Moves, store: State, shards: Shards, clock: Callable[[int], int], rng: random.Random
     ):
         self.expired = 0
+        self.portion = PORTION
         self._peers = peers
         self._moves = moves
         self._store = store
@@ -106,7 +107,7 @@ class Leases:
         assert self._versions is not None
         if self._at is None:
             self._at, self._moved, self._seen = leases.ROWS, False, set()
-        rows, more = self._store.scan(self._at, FIRST_KEY, _FOUND)
+        rows, more = self._store.scan(self._at, FIRST_KEY, self.portion)
         for row in rows:
             if row.key.startswith(leases.ROWS):
                 lease = leases.id_of(row.key)

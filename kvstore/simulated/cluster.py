@@ -15,6 +15,7 @@ from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import Outcome, decode_outcomes
 from kvstore.core.bundler import UNDER_WAY
 from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, unnamed_id, version_of
+from kvstore.core.leases import PORTION as PORTION_LEASES
 from kvstore.core.moves import PORTION
 from kvstore.core.replica import Replica
 from kvstore.core.rights import RULES
@@ -179,6 +180,7 @@ class SimulatedCluster:
         self._frozen_at: dict[ProcessId, int] = {}
         self._rng = random.Random(f"{seed}/commits")
         self._bundles_at_once = random.Random(f"{seed}/bundles").choice(BUNDLES_AT_ONCE)
+        self._leases_portion = random.Random(f"{seed}/portions of leases").choice((1, 2, PORTION_LEASES))
         self._silent_us = random.Random(f"{seed}/silence").choice(SILENCES_US)
         self._checkpoint_rng = random.Random(f"{seed}/checkpoints")
         self._drop_rng = random.Random(f"{seed}/drops")
@@ -249,6 +251,7 @@ class SimulatedCluster:
         replica.clients.bundler.at_once = self._bundles_at_once
         replica.moves.portion, replica.moves.handed = self.portion, self.handed
         replica.watches.buffer_bytes_max = self._buffer_bytes
+        replica.leases.portion = self._leases_portion
         return protocol, replica
 
     def _watch(self, pid: ProcessId, store: Store) -> None:

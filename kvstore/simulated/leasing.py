@@ -18,7 +18,8 @@ from kvstore.core.messages import Answered, Execute
 from kvstore.simulated.clients import TIMEOUT_US, Client, Operated, Workload
 from kvstore.simulated.moving import MOVES_MAX, Mover
 
-HOLDERS = 2
+HOLDERS, CROWD, CROWDED = 2, 8, 0.3
+"""So many, or in a part of the runs a crowd: then a new leader does not find all leases at once."""
 TTLS_MS = (100, 300, 1000)
 ASLEEP = 0.08
 REVOKED = 0.08
@@ -143,7 +144,8 @@ class Carrier(Mover):
 def start(workload: Workload, seed: str) -> list[bytes]:
     """Some holders. Returns the leases that they will have been granted."""
     granted: list[bytes] = []
-    for number in range(HOLDERS):
+    crowded = random.Random(f"{seed}/crowd of holders").random() < CROWDED
+    for number in range(CROWD if crowded else HOLDERS):
         holder = Holder(workload, random.Random(f"{seed}/holder {number}"), granted)
         workload.running += 1
         holder.go_on(None)

@@ -247,9 +247,9 @@ def test_simulated_leases_expire_in_time_and_not_before_it(protocol: str) -> Non
     assert [run_seed(settings, seed).violations for seed in range(2)] == [[], []]
 
 
-def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_FOUND", 1)
+def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone() -> None:
     bench = Bench()
+    bench.replica.leases.portion = 1
     ids = [i for i in (b"%016d" % n for n in range(30)) if SHARDS.shard_of(lease_key(i)) == 0][:3]
     for made in ids:
         bench.deliver(leases.grant(made, TTL_US // 1000), made)
@@ -262,6 +262,19 @@ def test_all_leases_of_a_shard_are_measured_and_none_that_is_gone(monkeypatch: p
     assert len(bench.replica.leases) == 2
     bench.tick(TTL_US)
     assert len(asked(bench)) == 2
+
+
+def test_a_lease_that_is_granted_while_others_are_looked_for_is_measured() -> None:
+    bench = Bench()
+    bench.replica.leases.portion = 1
+    first, *others = [i for i in (b"%016d" % n for n in range(30)) if SHARDS.shard_of(lease_key(i)) == 0][:4]
+    for one in others:
+        bench.store.write(lease_key(one), Lease(TTL_US // 1000).encode(), NOW)
+    bench.tick()
+    bench.deliver(leases.grant(first, TTL_US // 1000), first)
+    for _ in others:
+        bench.tick()
+    assert len(bench.replica.leases) == 4
 
 
 def test_of_several_shards_a_key_that_was_attached_for_a_moment_is_not_overlooked() -> None:
@@ -374,7 +387,8 @@ def test_the_leases_of_a_shard_are_found_a_portion_in_each_batch() -> None:
         looked.append(len(found[0]))
         return found
 
-    with patch.object(measuring, "_FOUND", 10), patch.object(bench.store, "scan", counted):
+    bench.replica.leases.portion = 10
+    with patch.object(bench.store, "scan", counted):
         for many in (10, 20, 25):
             looked.clear()
             assert (bench.tick() == bench.now) == (many < 25)

@@ -79,6 +79,16 @@ class AttachedByAnotherPut(Execution):
     """A put without a lease, behind one with a lease in its transaction, leaves the key attached."""
 
 
+@rewrite("_find", "rows, more = self._store", "self._seen = set(); rows, more = self._store")
+class LastPortionMeasured(Leases):
+    """A new leader that finds the leases in portions measures those of the last one."""
+
+
+@rewrite("wrote", "if self._at is not None: self._seen.add(lease)", "pass")
+class GrantedWhileFinding(Leases):
+    """A lease that is granted while a new leader looks for the others never expires if that has passed its place."""
+
+
 PLANTED_IN_STORE = (
     Planted("revoked_anyhow", "leases", core=RevokedAnyhow, settings=SMALL),
     Planted("time_of_the_last_leader", "leases", core=TimeOfTheLastLeader, settings=SMALL),
@@ -91,5 +101,7 @@ PLANTED_IN_STORE = (
     Planted("revoked_too_late", "", core=RevokedTooLate, settings=SMALL),
     Planted("half_of_the_keys", "serial execution", core=HalfOfTheKeys, settings=TWO),
     Planted("one_slot_noted", "serial execution", core=OneSlotNoted, settings=TWO),
+    Planted("last_portion_measured", "books", core=LastPortionMeasured, settings=SMALL),
+    Planted("granted_while_finding", "", core=GrantedWhileFinding, settings=SMALL),
     Planted("attached_by_another_put", "", core=AttachedByAnotherPut, settings=TWO),
 )
