@@ -44,7 +44,7 @@ from kvstore.api.rights import MadeToken, Permission, PermissionJson, Role, Role
 from kvstore.api.routes import ROUTES
 from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import NO_ID, last_version
-from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, ReadAt, ReadAtTold, Refused
+from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, ReadAt, ReadAtTold, Refused, Vote
 from kvstore.core.rights import ROLE, TOKEN, Rights, encode
 from kvstore.core.watches import PROGRESS_US
 from kvstore.status import statuses
@@ -209,6 +209,16 @@ def test_every_shard_judges_all_of_a_transaction() -> None:
     bench.part(1, across)
     assert bench.statuses()[-1] == FAILED
     assert bench.store.get(key(0)) is None
+
+
+def test_who_may_not_is_told_that_and_not_why_it_would_be_impossible() -> None:
+    """What another shard objects to tells of a value there."""
+    bench = allowed()
+    everywhere(bench, role(Permission("write")))
+    across = bench.deliver(by_ann(Put(key(0), b"v"), Add(key(1), 1)))
+    bench.part(1, across, Vote(success_failure="add: the value is not a decimal integer", success_key=key(1)))
+    outcome = bench.outcomes()[-1]
+    assert outcome.status == FAILED and "forbidden" in outcome.reason
 
 
 def test_rights_are_those_of_the_log_after_a_restart() -> None:

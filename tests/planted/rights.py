@@ -54,6 +54,11 @@ class RuleWithoutTheNewShard(Moves):
     """Rights change by whoever has not heard of a shard that was added, without that."""
 
 
+@rewrite("_execute", "known is None and fate.status in (APPLIED, FAILED):", "known is None and fate.status == APPLIED:")
+class ToldWhyImpossible(Replica):
+    """Who has no right to a transaction is told why it would be impossible in another shard."""
+
+
 PLANTED_IN_STORE = (
     Planted("checked_at_entry_only", "", CheckedAtEntryOnly, settings=CALM),
     Planted("waiting_reads_unchecked", "", core=WaitingReadsUnchecked, settings=READ),
@@ -61,5 +66,6 @@ PLANTED_IN_STORE = (
     Planted("failure_unchecked", "", core=FailureUnchecked, settings=CALM),
     Planted("comparisons_unchecked", "", core=ComparisonsUnchecked, settings=CALM),
     Planted("new_shard_knows_no_rights", "", core=NewShardKnowsNoRights, settings=RULED),
+    Planted("told_why_impossible", "", ToldWhyImpossible, settings=CALM),
     Planted("rule_without_the_new_shard", "", core=RuleWithoutTheNewShard, settings=RULED),
 )
