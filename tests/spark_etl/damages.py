@@ -229,6 +229,14 @@ def _what_clients_were_told(single: bool) -> Run:
     return run
 
 
+@damaged("read-mismatch")
+def _a_client_told_that_it_read_what_it_only_read_at_its_own_version(single: bool) -> Run:
+    run = bank_run(single)
+    event = next(event for event in run.events if event["type"] == "ok" and event["f"] == "read_all")
+    event["reads"]["a1"] = event["version"]
+    return run
+
+
 def acknowledged_before_a_crash(single: bool) -> Run:
     """The last transaction is acknowledged, but its replicas are killed before it reached a journal's deliveries."""
     run = Run(single)
