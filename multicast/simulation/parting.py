@@ -28,6 +28,7 @@ _LEAST = 3
 """Members of a group of which one can do without the rest."""
 _WORSE, _SECOND, _RESTARTS = 0.5, 0.7, 0.7
 """The share of the runs in which it gets worse; of these, in which another one is cut off, and somebody restarts."""
+_TRIES = 2
 _LONG_TIMEOUTS = 9
 """Whoever is cut off for so long knows it (`parts.reach`)."""
 
@@ -141,13 +142,18 @@ class Parting:
             self._judge_left()
 
     def _judge_left(self) -> None:
-        """When the links work again, and everybody has heard of something more, nobody keeps anything of it."""
-        groups = tuple(self._world.topology.groups)
-        self._judged.multicast(self._rng.choice(self._members(groups[0])), groups)
-        if not self._settle():
-            return
-        for pid, left in leftovers.wait(self._world, self._judged.left, max(self._timeout_us, 1_000)).items():
-            self._world.report("left", f"process {pid} keeps {left}, when broken links have long been mended")
+        """When the links work again, and everybody has heard of something more, nobody keeps anything of it. (Once more
+        if somebody does: a late copy of what was passed on, which came after that, is over with the next message.)"""
+        groups, left = tuple(self._world.topology.groups), dict[ProcessId, dict[str, int]]()
+        for _ in range(_TRIES):
+            self._judged.multicast(self._rng.choice(self._members(groups[0])), groups)
+            if not self._settle():
+                return
+            left = leftovers.wait(self._world, self._judged.left, max(self._timeout_us, 1_000))
+            if not left:
+                return
+        for pid, what in left.items():
+            self._world.report("left", f"process {pid} keeps {what}, when broken links have long been mended")
 
     def _members(self, group: GroupId) -> list[ProcessId]:
         return [p for p in self._world.topology.groups[group] if self._world.belongs(p)]

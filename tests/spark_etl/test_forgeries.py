@@ -167,7 +167,7 @@ def test_so_is_what_is_forged_of_nested_transactions(
     settings = Settings(
         protocol="white_box", profile="calm", shards=2, replicas=3, clients=1, seconds=0.5, nested=True
     )
-    run_seed(settings, 5, tmp_path / "run")
+    run_seed(settings, 8, tmp_path / "run")
     fold = Forged(spark, tmp_path / "run", of_kinds(NESTED), {}, tmp_path / "out", PARTS)
     assert misnamed(NESTED, names_of_copies(fold, fold.check_all())) == []
 
