@@ -425,8 +425,8 @@ class Endings:
     # -- nothing is left ----------------------------------------------------------------------------------------------
 
     def _judge_left(self) -> None:
-        world, period_us = self._world, max(self._timeout_us, 1_000)
-        for pid, left in leftovers.wait(world, self._judged.left, period_us).items():
+        world = self._world
+        for pid, left in leftovers.wait(world, self._judged.left, self._timeout_us).items():
             role = world.nodes[pid].protocol.role()
             world.report("left", f"process {pid} ({role}) keeps {left}, when everything has long been done")
 

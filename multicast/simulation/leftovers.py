@@ -23,6 +23,8 @@ Left = Callable[[ProcessId], dict[str, int]]
 _LEFT = ("pending", "submitted", "entries", "outgoing", "unsettled")
 """Of `MulticastProtocol.describe`: what a process keeps only as long as somebody may need it."""
 _ASKS = ("_retries", "_payloads")
+_PERIOD_US = 200_000
+"""At least: a store's feed goes on for ten seconds when nobody watches any more."""
 _ASKED_PERIODS, _HELD_PERIODS = 100, 20
 """So many of a protocol's longest timers the last message may be kept for: what was lost is asked for more and more
 rarely. And what nobody asks for, afterwards."""
@@ -77,6 +79,7 @@ def wait(world: World, left: Left, period_us: int) -> dict[ProcessId, dict[str, 
         found = {p: held(node.protocol, GOES) for p, node in world.nodes.items() if world.belongs(p)}
         return {p: much for p, much in found.items() if much}
 
+    period_us = max(period_us, _PERIOD_US)
     for keep, periods in ((asked, _ASKED_PERIODS), (anywhere, _HELD_PERIODS)):
         if not world.run_while(lambda keep=keep: bool(keep()), periods * period_us, period_us // 4):  # type: ignore[misc]
             return keep()

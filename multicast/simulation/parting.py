@@ -149,7 +149,7 @@ class Parting:
             self._judged.multicast(self._rng.choice(self._members(groups[0])), groups)
             if not self._settle():
                 return
-            left = leftovers.wait(self._world, self._judged.left, max(self._timeout_us, 1_000))
+            left = leftovers.wait(self._world, self._judged.left, self._timeout_us)
             if not left:
                 return
         for pid, what in left.items():
