@@ -33,6 +33,7 @@ from kvstore.simulated.clients import Workload
 from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.simulated.concluding import Conclusion
 from kvstore.simulated.judging import Judge
+from kvstore.simulated.lives import Lives
 from kvstore.simulated.repeating import Repetitions
 from kvstore.simulated.settings import Settings
 from kvstore.storage.store import Store
@@ -201,7 +202,8 @@ class Course:
         world = self.cluster.world
         world.observers += observers
         checkers = (TrueTime(self.cluster.options), Vouching(self._specification), Elections(), Returns(), Owed())
-        attach(world, *checkers, Books(self.cluster.replicas, self.cluster.deleted_at))
+        replicas = self.cluster.replicas
+        attach(world, *checkers, Books(replicas, self.cluster.deleted_at), Lives(replicas))
         if self._changes or self._shrinks:
             attach(world, self._coming)
         if self._growth is not None:

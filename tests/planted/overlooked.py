@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from kvstore.core.bundler import Bundler
 from kvstore.core.clients import Clients
+from kvstore.core.collects import Collects
 from kvstore.core.leases import Leases
 from kvstore.core.log import Log
+from kvstore.core.positions import Positions
 from kvstore.core.reads import Reads
 from kvstore.core.replica import Replica
 from kvstore.core.requests import Waiting
@@ -128,6 +130,26 @@ class OneHasCompactedChanges(Watches):
     """Who watches is told that what follows is compacted when one replica does not know it any more."""
 
 
+@rewrite("_new_round", "self._number = self._rng.getrandbits(48)", "self._number = 0")
+class WatchesNumberedAnew(Watches):
+    """The rounds of watches have the numbers that they had in the life before."""
+
+
+@rewrite("_begin", "self._number = self._rng.getrandbits(48)", "self._number = 0")
+class VersionsNumberedAnew(Versions):
+    """The same of reads at a version."""
+
+
+@rewrite("_begin", "self._number = self._rng.getrandbits(48)", "self._number = 0")
+class CollectsNumberedAnew(Collects):
+    """The same of reads of several shards."""
+
+
+@rewrite("_next", "self._number = self._rng.getrandbits(48)", "self._number = 0")
+class PositionsNumberedAnew(Positions):
+    """The same of the questions how far a read must wait."""
+
+
 def _core(settings: Settings, checker: str, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, checker, core=kind, settings=settings) for kind in kinds]
 
@@ -144,6 +166,9 @@ PLANTED_IN_STORE = (
     *_core(READS, "idle", WaitsForOneMore),
     *_core(ANY, "idle", WaitsForTheFuture, FollowsTheFuture, IdsOfTomorrow),
     *_core(THREE, "books", NextCopyUnknown),
+    *_core(WATCHED, "lives", WatchesNumberedAnew),
+    *_core(PAST, "lives", VersionsNumberedAnew),
+    *_core(READS, "lives", CollectsNumberedAnew, PositionsNumberedAnew),
     Planted("DeletedUnnoticed", "books", DeletedUnnoticed, settings=READS),
     *_core(SKEEN_RANGES, "books", DeletedInTheSameBundle),
     *_core(SKEEN_READS, "reads at versions", VersionOfTheFirst),
