@@ -395,7 +395,7 @@ class Election(Generic[V]):
         if sender not in self.members:  # it was removed, and nobody campaigns on its account
             return
         bound = self.rejoin.on_returned(sender, returned, self.highest, self._position(), out)
-        if bound is None:
+        if bound is None or not self.knows_view(sender, bound, out):  # it will repeat that
             return
         self.highest = max(self.highest, bound)
         if self.state is LEADER and self.promised > bound:

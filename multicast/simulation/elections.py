@@ -125,6 +125,8 @@ class Elections(Checker):
                     del some.portions[args[0]]
         self._judge_question(node, election, args if handler == "on_message" else ())
         ballot = election.promised
+        if election.is_member and election.highest.view > (latest := election.views.latest):
+            self._wrong(node, ballot, f"goes by {tuple(election.highest)}, of a view beyond {latest}, its last")
         leadership: Any = getattr(node.protocol, "leadership", None)
         if leadership is not None and election.takes_part and leadership.joined != ballot:
             self._wrong(node, ballot, f"takes part in {tuple(leadership.joined)}")
@@ -339,7 +341,7 @@ class Returns(Checker):
             self._judge_told(node, election, args[1] if handler == "on_message" else None, to, message)
         told: Any = args[1] if handler == "on_message" and type(args[1]).__name__ == "Returned" else None
         counts = told is not None and told.bound is not None and args[0] in election.members and protocol.is_member()
-        if counts and election.highest < told.bound:
+        if counts and election.highest < told.bound and told.bound.view <= election.views.latest:
             self.report("return", f"process {pid} may stand below {told.bound}, the bound of process {args[0]}")
         if not protocol.is_member():
             if life is None:

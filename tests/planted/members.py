@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from multicast.membership import Membership, Views
 from multicast.parts.delivered import DeliveredLog
+from multicast.parts.detector import FailureDetector
 from multicast.parts.founding import FoundedGroups
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.leadership import Leadership
 from multicast.parts.rejoin import Rejoin
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
+from multicast.simulation.runner import Settings
 from tests.planted import Planted, planted_in
 from tests.planted.rewriting import rewrite
+
+TIGHT = Settings(profile="faults", size="tight")
 
 
 @rewrite("has_quorum", "self.of.get(ballot.view)", "self.counting[-1]", part=Views)
@@ -192,6 +196,16 @@ class QuorumClockOfTheViewBefore(PrimCast):
     """Those who stay have clocks that are a quorum now, and none of them rises: nothing more is delivered."""
 
 
+@rewrite("_on_agreed", "if not election.knows_view(sender, agreed.ballot, out): return", "", part=FailureDetector)
+class AgreedInAnyView(WhiteBox):
+    """Who agrees to a campaign names a ballot of a view that the candidate does not know, and it stands above that."""
+
+
+@rewrite("on_returned", "or not self.knows_view(sender, bound, out)", "", part="election")
+class ReturnsInAnyView(WhiteBox):
+    """The same of who has lost its disk, and waits for a ballot above one of that view."""
+
+
 _EVERY = "for group, views in self.views.items():"
 _FIRST = "for group, views in [known for known in self.views.items() if known[0] not in self.founded]:"
 
@@ -202,4 +216,5 @@ class FoundedViewsForgotten(PrimCast):
 
 
 HARMLESS = (Planted(PresentViewAcknowledges),)
-PLANTED = planted_in(__name__, HARMLESS)
+_IN_TIGHT = (Planted(AgreedInAnyView, TIGHT), Planted(ReturnsInAnyView, TIGHT))
+PLANTED = (*planted_in(__name__, (*HARMLESS, *_IN_TIGHT)), *_IN_TIGHT)
