@@ -191,6 +191,26 @@ def test_a_shard_that_has_stood_still_begins_where_others_still_know_what_follow
     assert bench.answers() == [Followed([], here)]
 
 
+def test_a_buffer_that_begins_anew_holds_nothing_from_before_its_own_shards_present() -> None:
+    """Others know what follows an earlier version, and whoever goes on from there asks them."""
+    bench = Bench()
+    bench.deliver(write(A))
+    follow(bench, None)
+    number = asked(bench)[3].number
+    bench.now += 10_000
+    own = bench.deliver(write(A, value=b"new"))
+    for replica in (3, 5):
+        bench.hear(replica, ChangesTold(1, number, None, at(5_000), at(20_000)))
+    asked(bench)
+    follow(bench, at(7_000))
+    questions = asked(bench)
+    here = last_version(own.timestamp)
+    for replica in (3, 6):
+        tell(bench, replica, questions[replica], here, *([change(8_000, B)] if replica == 3 else []))
+    first = version_of(own.timestamp, 0)
+    assert bench.answers()[-1:] == [Followed([change(8_000, B), (first, [(A, b"new")])], here)]
+
+
 def test_who_waits_for_what_is_compacted_is_told_so() -> None:
     bench = Bench()
     questions = live(bench)

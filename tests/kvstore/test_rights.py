@@ -42,17 +42,20 @@ from kvstore.api.model import (
 )
 from kvstore.api.rights import MadeToken, Permission, PermissionJson, Role, RoleJson, Token
 from kvstore.api.routes import ROUTES
+from kvstore.api.shard_map import PlacedRun, own_slot
 from kvstore.core.audit import APPLIED, FAILED
 from kvstore.core.bundles import NO_ID, last_version
 from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, ReadAt, ReadAtTold, Refused, Vote
+from kvstore.core.moves import Moves
 from kvstore.core.rights import ROLE, TOKEN, Rights, encode
 from kvstore.core.watches import PROGRESS_US
 from kvstore.status import statuses
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
-from multicast.types import ZERO
+from multicast.types import ZERO, Timestamp
 from tests.kvstore.live import Answer, Replica
 from tests.kvstore.one_replica import Bench, key, write
+from tests.kvstore.test_core_moves import MAP, MOVE, Two
 from tests.ports import free_base_port
 
 
@@ -167,6 +170,36 @@ def test_a_permission_that_makes_no_sense_is_refused(permission: dict[str, Any],
     with pytest.raises(InvalidTransaction) as refused:
         rights.role_of(asked)
     assert refused.value.field == f"permissions[0].{field}"
+
+
+def test_a_shard_that_is_added_gets_the_rights_of_the_step_with_which_it_begins() -> None:
+    """What changed since an earlier step of that move went to all shards but this one."""
+    two = Two(portion=2)
+    target = Store.open(MemoryBackend())
+    moves = {0: two.moves[0], 2: Moves(2, MAP, target, 0)}
+    changes = [Rule(b"token/ann", b"1"), Rule(b"token/bob", b"2"), Rule(b"token/ann", b"")]
+    move = Move(0, 2, MOVE.slots)
+    for time in range(200, 300):
+        if changes:
+            Rights(two.stores[0]).change(changes.pop(0))
+        given = moves[0].give(move, Timestamp(time, 0))
+        assert given is not None
+        for one in moves.values():
+            one.step(move, given, Timestamp(time, 0))
+        if given.last:
+            break
+        assert bool(moves[2].places) or Rights(target).given() == []
+    assert not changes and given.last and Rights(target).given() == [(b"token/bob", b"2")]
+
+
+def test_a_source_gives_rights_by_its_own_log_whatever_it_has_heard_of_the_target() -> None:
+    """So all its replicas give the same."""
+    store = Store.open(MemoryBackend())
+    source = Moves(1, MAP, store, 0)
+    Rights(store).change(Rule(b"token/ann", b"1"))
+    source.learn([PlacedRun(own_slot(2), own_slot(2), 2, Timestamp(1, 0))])
+    given = source.give(Move(1, 2, ()), Timestamp(2, 0))
+    assert source.map.shards == (0, 1, 2) and given is not None and given.rules == [(b"token/ann", b"1")]
 
 
 # -- in the order ------------------------------------------------------------------------------------------------------

@@ -216,6 +216,11 @@ class DirtyForGood(Moves):
     """What has changed once is given with every step."""
 
 
+@rewrite("_gave", "if key < kept:", "if False:")
+class ForgottenIdsStayDirty(Moves):
+    """Ids that some replica may have forgotten are to be given, and never are: with a portion of them no move ends."""
+
+
 @rewrite("give", "end = 0 if left else self._handed_before()", "end = self._handed_before()")
 class HandedOverTooEarly(Moves):
     """Slots are handed over while something is left to give."""
@@ -311,6 +316,7 @@ PLANTED_IN_STORE = (
     Planted("dirty_rows_left", "", core=DirtyRowsLeft, settings=CALM),
     Planted("dirty_ids_left", "", core=DirtyIdsLeft, settings=CALM),
     Planted("dirty_for_good", "moves", core=DirtyForGood, settings=CALM),
+    Planted("forgotten_ids_stay_dirty", "", core=ForgottenIdsStayDirty, settings=FORGETTING),
     Planted("move_never_over", "moves", core=NeverOver, settings=CALM),
     Planted("rest_unnoticed", "moves", core=RestUnnoticed, settings=ANY_CALM),
     Planted("staged_for_good", "moves", core=StagedForGood, settings=CALM),

@@ -49,6 +49,19 @@ class NewShardKnowsNoRights(Moves):
     """A shard that was added judges without the rights that were there before it."""
 
 
+@rewrite("give", "rules = [] if left or knows else self._rights.given()",
+         "rules = self._rights.given() if first and not knows else []")  # fmt: skip
+class RightsOfTheFirstStep(Moves):
+    """A shard that was added gets the rights of its first move's first step: what changes until it begins passes it
+    by."""
+
+
+@rewrite("give", "move.target in self.first_map.shards or own_slot(move.target) in self.places",
+         "move.target in self.map.shards")  # fmt: skip
+class RightsByHearsay(Moves):
+    """Who has heard of a shard that was added gives it no rights, and others of the same source do."""
+
+
 @rewrite("told", "any([isinstance(op, _EVERY_SLOT)", "any([not isinstance(op, Rule) and isinstance(op, _EVERY_SLOT)")
 class RuleWithoutTheNewShard(Moves):
     """Rights change by whoever has not heard of a shard that was added, without that."""
@@ -67,5 +80,7 @@ PLANTED_IN_STORE = (
     Planted("comparisons_unchecked", "", core=ComparisonsUnchecked, settings=CALM),
     Planted("new_shard_knows_no_rights", "", core=NewShardKnowsNoRights, settings=RULED),
     Planted("told_why_impossible", "", ToldWhyImpossible, settings=CALM),
+    Planted("rights_of_the_first_step", "", core=RightsOfTheFirstStep, settings=RULED),
+    Planted("rights_by_hearsay", "", core=RightsByHearsay, settings=RULED),
     Planted("rule_without_the_new_shard", "", core=RuleWithoutTheNewShard, settings=RULED),
 )

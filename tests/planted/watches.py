@@ -100,6 +100,21 @@ class BeginsWhereItStoodStill(Watches):
     """A watch in a shard that has stood still for long begins there, however much others have forgotten since."""
 
 
+@rewrite("_begin_anew", "known), now + PACE_US)", "known), now + PACE_US); self._feed.begin = known")
+class HasWhatWasBefore(Watches):
+    """A buffer that begins anew seems to have what its own shard had by then, and who goes on there is not told it."""
+
+
+@rewrite("_release", "client.after <= feed.upto", "(client.starts or client.after <= feed.upto)")
+class BeginsUnreached(Watches):
+    """Who begins is told a version that not all shards have reached: what is written then may get an earlier one."""
+
+
+@rewrite("on_told", "max(asked.complete, told.complete)", "min(asked.complete or told.complete, told.complete)")
+class BeginsAtTheLeast(Watches):
+    """Who begins does so where the shard was that is furthest behind."""
+
+
 @rewrite("advance", "(now < due and self._store.complete_to == self._looked_to)", "now < due")
 class LooksOnlyAtTheEnd(Changes):
     """A shard tells what has changed when whoever asks has waited for as long as anybody does."""
@@ -124,6 +139,7 @@ PLANTED_IN_STORE = (
     ),
     *(Planted(kind.__name__, "", core=kind, settings=SMALL) for kind in (
         AddedNotAsked, RoomNotGivenBack, FirstKeyDecides, WaitsForNews, BehindForGood, BeginsWhereItStoodStill,
+        HasWhatWasBefore, BeginsUnreached, BeginsAtTheLeast,
     )),
     Planted(LooksOnlyAtTheEnd.__name__, "idle", core=LooksOnlyAtTheEnd, settings=SMALL),
     Planted(HeldForGood.__name__, "idle", core=HeldForGood, settings=TIGHT),
