@@ -163,3 +163,13 @@ def test_a_leader_that_has_heard_of_a_higher_ballot_asks_nobody() -> None:
     leader.detector.wait(300)
     leader.pass_time(600)
     assert leader.campaigns == [600]
+
+
+def test_whose_disk_hangs_does_not_stand_though_others_agree() -> None:
+    """What it asked before it hung, say: nothing that it promised would be on disk."""
+    member = Member(1)
+    member.detector.wait(0)
+    [doubt] = member.pass_time(200)
+    member.detector.disk_hangs = True
+    member.hear(2, Agreed(FIRST, doubt.question), 201)
+    assert member.campaigns == []

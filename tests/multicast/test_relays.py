@@ -250,3 +250,19 @@ def test_whom_the_coordinator_of_toto_does_not_reach_delivers_and_has_others_mul
     told = one.submit(1, 0, 1)
     one.advance(2 * SECOND)
     assert one.delivered(outside) == [*sent[1:3], told]
+
+
+def test_who_multicasts_for_another_one_in_toto_tells_it_of_the_delivery_then_and_whenever_it_is_asked_again() -> None:
+    one = Lockstep(Topology.grid(2, 3), "toto")
+    one.advance(SECOND)
+    helper, asked = one.protocol(1), one.message(0, origin=5)
+    for _ in range(2):
+        out = Outbox()
+        helper.handlers[Relay].call(5, Relay([asked]), one.now, out)
+        assert not out.sends and list(helper._asking) == list(helper._mine) == [asked.id]
+    helper._is_delivered(asked.id, AT, out)
+    assert told(out) == [((5,), Known(asked.id, AT))] and not helper._asking and not helper._mine
+    known = one.message(0, origin=5)
+    helper.log.delivered(known, AT, out)
+    helper.handlers[Relay].call(5, Relay([known]), one.now, out)
+    assert told(out)[-1:] == [((5,), Known(known.id, AT))] and not helper._asking

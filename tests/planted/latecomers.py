@@ -22,6 +22,12 @@ from tests.planted.rewriting import rewrite
 # -- elections --------------------------------------------------------------------------------------------------------
 
 
+@rewrite("_on_agreed", "or self.disk_hangs", "", part=FailureDetector)
+class StandsWithoutDisk(WhiteBox):
+    """Whose disk hangs stands when others agree to what it has asked before: it deposes a leader when the disk is
+    back."""
+
+
 @rewrite("_on_agreed", "agreed.question != self._question or", "", part=FailureDetector)
 class AnswersAnyQuestion(WhiteBox):
     """That others missed the leader before it was heard again still counts."""

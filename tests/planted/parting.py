@@ -97,6 +97,16 @@ class OutsideStaysBehind(Toto):
     """A process that its coordinator does not reach does not learn what the others deliver."""
 
 
+@rewrite("_is_delivered", "if asking is not None:", "if False:")
+class SenderNotToldInTime(Toto):
+    """Who has multicast for another one does not say that it was delivered before it is asked again."""
+
+
+@rewrite("_on_relay", "if known is not None:", "if False:")
+class AskedInVainToPassOn(Toto):
+    """Who is to multicast what was delivered does not say that it was: its sender asks for ever."""
+
+
 PLANTED = (
     Planted(NeverParted, TWO_GROUPS),
     Planted(OtherLeaderIsNotNeeded, TWO_GROUPS),
@@ -113,4 +123,6 @@ PLANTED = (
     Planted(AskerNotNoted, TWO_GROUPS),
     Planted(OutsideNotHelped, TWO_GROUPS),
     Planted(OutsideStaysBehind, TWO_GROUPS),
+    Planted(SenderNotToldInTime, TWO_GROUPS),
+    Planted(AskedInVainToPassOn, TWO_GROUPS),
 )
