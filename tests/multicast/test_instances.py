@@ -50,6 +50,20 @@ def test_what_was_accepted_in_a_lower_ballot_is_not_taken_for_what_is_chosen() -
     assert instances.take() == [(1, [b"new"])]
 
 
+def test_what_is_chosen_is_decided_though_it_was_accepted_anew_in_a_higher_ballot() -> None:
+    """What was before it came later; all members may be so."""
+    instances = known(b"a", b"b")
+    for member in (0, 1):
+        instances.count(2, LOW, member)
+    for k, value in enumerate((b"a", b"b"), 1):
+        instances.accept(k, HIGH, [value], Outbox())
+    for member in (0, 1):
+        instances.count(1, HIGH, member)
+        instances.count(2, HIGH, member)
+    instances.decide_next()
+    assert instances.take() == [(1, [b"a"]), (2, [b"b"])]
+
+
 def test_what_is_decided_stays_whatever_a_deposed_leader_proposed_in_its_place() -> None:
     instances, out = Instances(2), Outbox()
     instances.learn(1, [[b"new"]], LOW, out)

@@ -80,7 +80,13 @@ class OldBatchAgain(FtSkeen):
     some accept the one, some the other."""
 
 
+@rewrite("decide_next", "entry is None or entry[0] < ballot", "entry is None or entry[0] != ballot", part=Instances)
+class ChosenInItsBallotOnly(FtSkeen):
+    """What was chosen, and accepted in a higher ballot before it could be decided, is not decided."""
+
+
 PLANTED = (
+    Planted(ChosenInItsBallotOnly),
     Planted(PromiseNotSaved),
     Planted(AcceptedNotSaved),
     Planted(AcceptedBeforeSync, ONE_GROUP),
