@@ -209,7 +209,7 @@ def test_what_a_states_log_does_not_have_yet_is_not_taken_for_logged(protocol: t
     log, local = world.protocol(2).member.log, Timestamp(7, 0)
     world.protocol(2).on_install(1, world.message(0), local, local.encode(), world.now, Outbox())
     log.adopt(State(1, log.instance + 5, 9, Ballot(1, 0), [local], [], 0, 1), Outbox())
-    assert not log.entries[local].logged
+    assert not log.entries[local].logged and [state.unlogged for state in log.state(1)] == [[local]]
     log.adopt(State(1, log.instance + 9, 9, Ballot(1, 0), [], [], 0, 1), Outbox())
     assert log.entries[local].logged
 
@@ -529,6 +529,17 @@ def test_the_own_stamp_of_a_later_copy_outlives_the_delivery_of_the_first(protoc
     process.member._deliver(first, out)
     assert process.waits_for() == ()
     assert process.stamps == {message.id: {0: later.local}}
+
+
+@PROTOCOLS
+def test_of_the_stamps_of_two_copies_the_later_one_counts_whichever_comes_first(
+    protocol: type[MulticastProtocol],
+) -> None:
+    process = cluster(protocol, dedup_window_us=SECOND, clock="hybrid").protocol(0)
+    message_id = new_message_id(START_US, 1)
+    for time in (3, 9, 5):
+        process._hold_stamp(message_id, 1, Timestamp(time, 1), START_US)
+    assert process.stamps == {message_id: {1: Timestamp(9, 1)}}
 
 
 @PROTOCOLS

@@ -8,6 +8,7 @@ from multicast.parts.delivered import DeliveredLog
 from multicast.parts.detector import FailureDetector
 from multicast.parts.entries import Entries
 from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.group_log import GroupLog
 from multicast.parts.leadership import Leadership
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.reign import Reign
@@ -59,6 +60,17 @@ class ReturnsInUnknownView(WhiteBox):
 @rewrite("furthest", "furthest = max(recent", "furthest = min(recent", part=Reign)
 class LeastPosition(FtSkeen):
     """A new leader acts as soon as it has what the last of a quorum has."""
+
+
+@rewrite("_hold_stamp", "max(local, held[group])", "min(local, held[group])")
+class LowerStampOfTwoCopies(FtSkeen):
+    """The stamp of a later copy is not taken for that if the first one's is there, or comes late."""
+
+
+@rewrite("state", "[e.local for e in self.entries.values() if not e.logged]", "[]", part=GroupLog)
+class UnloggedNotGiven(FtSkeen):
+    """Who is given a state is not told what was delivered before its log has it: when that comes, it seems to be a
+    repetition."""
 
 
 @rewrite("_hold_stamp", "held[group] = max(local, held[group])", "pass")
