@@ -123,6 +123,15 @@ def test_a_settled_message_of_which_a_later_copy_was_heard_is_not_pending_after_
     assert {*restarted(out)} == {first, other}
 
 
+def test_t_does_not_keep_a_delivered_copy_of_which_a_later_one_was_heard() -> None:
+    sequence, out = Sequence(0, two, 10), Outbox()
+    first, _ = placed(sequence, [1, 2], out)
+    sequence.entries[first].delivered(Timestamp(1, 0), 1)
+    assert (len(sequence), sequence.reach) == (2, 0)
+    sequence.pending(first, 0)
+    assert (len(sequence), sequence.reach) == (1, 1)
+
+
 def placed(sequence: Sequence, numbers: list[int], out: Outbox) -> list[MessageId]:
     """These messages, at the places after the last; None of place 0 if a number is -1."""
     ids = []

@@ -13,6 +13,7 @@ from multicast.parts.leadership import Leadership
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.reign import Reign
 from multicast.parts.reminders import Reminders
+from multicast.parts.sequence import Sequence
 from multicast.parts.stamps import Entry
 from multicast.parts.stream import Base, Stream
 from multicast.parts.window import Window
@@ -60,6 +61,11 @@ class ReturnsInUnknownView(WhiteBox):
 @rewrite("furthest", "furthest = max(recent", "furthest = min(recent", part=Reign)
 class LeastPosition(FtSkeen):
     """A new leader acts as soon as it has what the last of a quorum has."""
+
+
+@rewrite("pending", "self._leave_out(old)", "pass", part=Sequence)
+class DeliveredCopyKept(PrimCast):
+    """A delivered copy keeps its place in T though a later one was heard, and T does not tell that it leaves it out."""
 
 
 @rewrite("_hold_stamp", "max(local, held[group])", "min(local, held[group])")
