@@ -86,6 +86,7 @@ def test_what_is_kept_comes_back_from_the_disk_and_what_is_dropped_does_not() ->
             del disk[key]
         else:
             disk[key] = value
+    assert [*instances.accepted] == [2, 3] and len(disk) == 3, "with how far it is"
     again = Instances(2)
     again.restore(disk)
     assert (again.low, again.decided, again.take()) == (2, 3, [(2, [b"b"]), (3, [b"c"])])
@@ -101,6 +102,15 @@ def test_after_a_jump_only_what_is_later_is_decided() -> None:
             instances.count(k, LOW, member)
     instances.jump(2, Outbox())
     assert (instances.low, instances.decided, instances.take()) == (3, 3, [(3, [b"c"])])
+
+
+def test_after_a_jump_what_was_decided_before_is_not_given() -> None:
+    instances = known(b"a")
+    for member in (0, 1):
+        instances.count(1, LOW, member)
+    instances.decide_next()
+    instances.jump(2, Outbox())
+    assert (instances.decided, instances.take()) == (2, [])
 
 
 @pytest.mark.parametrize(

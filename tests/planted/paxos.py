@@ -85,7 +85,19 @@ class ChosenInItsBallotOnly(FtSkeen):
     """What was chosen, and accepted in a higher ballot before it could be decided, is not decided."""
 
 
+@rewrite("truncate", "range(self.low, instance + 1)", "range(self.low, instance)", part=Instances)
+class LastDroppedIsKept(FtSkeen):
+    """Of instances that go together the last one stays for ever."""
+
+
+@rewrite("jump", "self._taken.clear()", "pass", part=Instances)
+class GivenAfterAJump(FtSkeen):
+    """What was decided before a state that has it was taken over is applied to that."""
+
+
 PLANTED = (
+    Planted(LastDroppedIsKept),
+    Planted(GivenAfterAJump),
     Planted(ChosenInItsBallotOnly),
     Planted(PromiseNotSaved),
     Planted(AcceptedNotSaved),
