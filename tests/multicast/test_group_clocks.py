@@ -35,6 +35,15 @@ def test_a_report_of_a_later_epoch_counts_once_that_epoch_is_joined() -> None:
     assert (known.quorum_clock, known.leader_clock) == (7, 9)
 
 
+def test_a_report_of_a_later_epoch_counts_though_one_of_a_still_later_one_has_come() -> None:
+    known = clocks()
+    for sender in (1, 2):
+        known.report(sender, SECOND, 9, 0)
+        known.report(sender, Ballot(SECOND.number + 1, 2), 12, 0)
+    known.begin(SECOND, 0, 0)
+    assert known.quorum_clock == 9
+
+
 def test_in_a_smaller_view_fewer_clocks_are_a_quorum_though_none_of_them_rises() -> None:
     views = Views(range(2))
     known = GroupClocks(views, FIRST)
@@ -54,6 +63,14 @@ def test_a_leaders_clock_counts_once_its_proposals_are_here() -> None:
     assert known.leader_clock == 4
     known.extend(2, 5)
     assert known.leader_clock == 9
+
+
+def test_of_a_leaders_clocks_that_wait_for_its_proposals_the_highest_counts() -> None:
+    known = clocks()
+    known.report(0, FIRST, 9, 1)
+    known.report(0, FIRST, 12, 2)
+    known.extend(2, 5)
+    assert known.leader_clock == 12
 
 
 def test_what_a_member_told_before_it_lost_its_disk_does_not_count_with_what_others_tell_afterwards() -> None:

@@ -161,6 +161,16 @@ class DecidedThoughTakenOut(PrimCast):
     """What T does not have any more still is decided."""
 
 
+@rewrite("report", "if len(later) > 1 and later[-2][0] == epoch:", "if len(later) > 1:", part=GroupClocks)
+class LatestFutureOnly(PrimCast):
+    """What a member reports of an epoch is forgotten when it reports of a later one, joined or not."""
+
+
+@rewrite("report", "elif clock > self._report[0]:", "elif not self._report[0]:", part=GroupClocks)
+class FirstReportWaits(PrimCast):
+    """While a leader's clock waits for its proposals no higher one of it counts."""
+
+
 @rewrite("forget", "self._future.pop(member, None)", "pass", part=GroupClocks)
 class FutureClocksKept(PrimCast):
     """What who has lost its disk had told of a later epoch counts in that."""
