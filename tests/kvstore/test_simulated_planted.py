@@ -40,6 +40,7 @@ CHECKS = {
     "conservation",
     "cuts",
     "final states",
+    "lives",
     "memory",
     "moves",
     "left",

@@ -113,7 +113,7 @@ class AmnesiacWaitsForOne(WhiteBox):
     one that is silent must be the candidate with the forgotten vote. See the staged schedule in tests/multicast.)"""
 
 
-@rewrite("on_returned", "if bound is None:", "if False:", part="election")
+@rewrite("on_returned", "bound is None or not self.knows_view(sender, bound, out)", "False", part="election")
 @rewrite("on_returned", "self.highest = max(self.highest, bound)", "pass", part="election")
 @rewrite("on_returned", "self.promised > bound:", "True:", part="election")
 @rewrite("may_join", "(self.bound is not None and ballot > self.bound)", "True", part="election.rejoin")
