@@ -202,9 +202,9 @@ class Election(Generic[V]):
         """See `on_disk`."""
         return self.detector.disk_hangs
 
-    def restore(self, promised: Ballot, highest: Ballot, now: int, led: bool) -> None:
+    def restore(self, promised: Ballot, now: int, led: bool) -> None:
         """What was on disk. led: this process perhaps was the leader, so it need not wait long for itself."""
-        self.promised, self.highest = promised, max(promised, highest)
+        self.promised = self.highest = promised
         self.detector.wait(now, _RESTARTED if led else 1.0)
 
     # -- candidates and voters ----------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ class Leadership(Generic[V, S]):
         elif _BALLOTS_KEY in saved.values:
             promised, self.joined = _decode_ballots(saved.values[_BALLOTS_KEY])
             self._counted = self.leaders[self.group] = promised
-            self.election.restore(promised, promised, now, self.joined.leader == self._self_id)
+            self.election.restore(promised, now, self.joined.leader == self._self_id)
             if self.joined.leader != self._self_id and self.joined == self.election.promised:
                 self.election.go("join")
                 if not self._to_all:

@@ -61,7 +61,6 @@ from multicast.protocol import Handler, Outbox, PeerError, Saved
 from multicast.types import Ballot, ProcessId
 
 _PROMISED_KEY = b"xp"
-_STOOD_KEY = b"xs"
 _BATCH_BYTES = 1024 * 1024
 _ACCEPT_BYTES = 64
 _RESENT_MIN = 8
@@ -186,8 +185,7 @@ class Paxos:
         self._seen = self.decided
         if _PROMISED_KEY in values:
             promised = _decode_ballot(values[_PROMISED_KEY])
-            stood = _decode_ballot(values[_STOOD_KEY]) if _STOOD_KEY in values else promised
-            self.election.restore(promised, stood, now, promised.leader == self.self_id)
+            self.election.restore(promised, now, promised.leader == self.self_id)
             return
         self.keep(out)
         self.election.detector.wait(now)

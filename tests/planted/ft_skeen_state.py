@@ -315,8 +315,8 @@ class LastDecisionForgotten(FtSkeen):
 
 @rewrite(
     "on_start",
-    "self.election.restore(promised, stood, now, promised.leader == self.self_id)",
-    "self.election.restore(promised, stood, now, False); "
+    "self.election.restore(promised, now, promised.leader == self.self_id)",
+    "self.election.restore(promised, now, False); "
     "self._next = max(self.instances.accepted, default=self.decided) + 1; "
     "self.election.state = LEADER if promised.leader == self.self_id else self.election.state; "
     'self._deadlines.by("beat", now)',

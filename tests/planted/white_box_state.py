@@ -354,8 +354,8 @@ class RetriesAtHome(WhiteBox):
 
 @rewrite(
     "start",
-    "self.election.restore(promised, promised, now, self.joined.leader == self._self_id)",
-    "self.election.restore(promised, promised, now, self.joined.leader == self._self_id); "
+    "self.election.restore(promised, now, self.joined.leader == self._self_id)",
+    "self.election.restore(promised, now, self.joined.leader == self._self_id); "
     "led = self.joined.leader == self._self_id and self.joined == self.election.promised; "
     "self.election.state, self.election.takes_part = (LEADER, True) if led else (PROMISED, False)",
     part="leadership",
