@@ -15,7 +15,6 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from kvstore.core.audit import SLOTS
-from multicast.types import Timestamp
 from spark_etl import schemas
 from spark_etl.checks import leases, moves
 from spark_etl.ingest import histories
@@ -115,33 +114,8 @@ class Featured(Forged):
         own = OWN.encode() if key.startswith(OWN.encode()) else b""
         return own + b"%d:" % case + key.removeprefix(own)
 
-    def _asked(self, case: int, asked: dict[str, Any]) -> dict[str, Any]:
-        for words in asked.get("success", []) + asked.get("failure", []):
-            if words[0] == "txn":
-                words[1] = self._asked(case, words[1])
-            elif words[0] in ("range", "keys", "count", "delete_range"):
-                words[1:] = [key_of_case(case, word) if word or not n else "" for n, word in enumerate(words[1:])]
-            elif len(words) > 1 and words[0] != "move":
-                words[1] = key_of_case(case, words[1])
-                words[3:] = [key_of_case(case, word) for word in words[3:]]
-        for words in asked.get("compare", []):
-            words[0] = key_of_case(case, words[0])
-            if words[1] in ("version", "create_version"):
-                words[3] = self._text_of_case(case, words[3])
-        return asked
-
-    def _answer(self, case: int, one: Any) -> Any:
-        if isinstance(one, list):
-            return [self._answer(case, each) for each in one]
-        if not isinstance(one, dict):
-            return one
-        return {key and key_of_case(case, key): self._text_of_case(case, value) for key, value in one.items()}
-
-    def _text_of_case(self, case: int, value: Any) -> Any:
-        """Of a key of a range, or a comparison: its value, or its version."""
-        if not value or not isinstance(value, str) or value[0] in "=#" or value == "0-0":
-            return value
-        return str(Timestamp.decode(self._version(case, Timestamp.parse(value).encode())))
+    def _key(self, case: int, key: str) -> str:
+        return key_of_case(case, key)
 
 
 def is_lease_of_case(key: Column) -> Column:

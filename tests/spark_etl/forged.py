@@ -32,7 +32,7 @@ from multicast.records import (
     encode_record,
     scan,
 )
-from multicast.types import FINAL, OPTIMISTIC, AppMessage, Timestamp
+from multicast.types import FINAL, OPTIMISTIC, ZERO, AppMessage, Timestamp
 from spark_etl.ingest import histories, journals, sources
 from tests.spark_etl import folded
 from tests.spark_etl.runs import MEMBERS
@@ -611,15 +611,21 @@ class Forged(folded.Folded):
                 new[name] = value.replace("/", f"/{case}-", 1)
         return new
 
+    def _key(self, case: int, key: str) -> str:
+        """As it is called in that copy."""
+        return f"{case}:{key}"
+
     def _asked(self, case: int, asked: dict[str, Any]) -> dict[str, Any]:
         for words in asked.get("success", []) + asked.get("failure", []):
             if words[0] == "txn":
                 words[1] = self._asked(case, words[1])
-                continue
-            keys = slice(1, 4 if words[0] in ("range", "keys", "count", "delete_range") else 2)
-            words[keys] = [f"{case}:{word}" if word or n == 0 else "" for n, word in enumerate(words[keys])]
+            elif words[0] in ("range", "keys", "count", "delete_range"):
+                words[1:] = [self._key(case, word) if word or not n else "" for n, word in enumerate(words[1:])]
+            elif len(words) > 1 and words[0] != "move":
+                words[1] = self._key(case, words[1])
+                words[3:] = [self._key(case, word) for word in words[3:]]
         for words in asked.get("compare", []):
-            words[0] = f"{case}:{words[0]}"
+            words[0] = self._key(case, words[0])
             if words[1] in ("version", "create_version"):
                 words[3] = self._told(case, words[3])
         return asked
@@ -629,11 +635,11 @@ class Forged(folded.Folded):
             return [self._answer(case, each) for each in one]
         if not isinstance(one, dict):
             return one
-        return {f"{case}:{key}" if key else key: self._told(case, value) for key, value in one.items()}
+        return {key and self._key(case, key): self._told(case, value) for key, value in one.items()}
 
-    def _told(self, case: int, value: str | None) -> str | None:
-        """Of a key of a range: its value, or its version."""
-        if not value or value[0] in "=#":
+    def _told(self, case: int, value: Any) -> Any:
+        """Of a key of a range, or a comparison: its value, or its version."""
+        if not value or not isinstance(value, str) or value[0] in "=#" or value == str(ZERO):
             return value
         return str(Timestamp.decode(self._version(case, Timestamp.parse(value).encode())))
 
