@@ -203,6 +203,12 @@ class GroupMember:
         if self._options.early_clock:
             reign.clock.advance(final.time)
 
+    def lead_anew(self, now: int, out: Outbox) -> None:
+        """If this process acts as the leader: stand for election again, to act once it has what a quorum has."""
+        if self.acting:
+            self._end_reign()
+            self.paxos.election.campaign(now, out)
+
     def entry_of(self, message_id: MessageId) -> Entry | None:
         """The latest one of this message, in flight or assigned."""
         return self.reign.in_flight.get(message_id) or self.log.latest(message_id)

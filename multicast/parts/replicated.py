@@ -22,9 +22,10 @@ message, and asks for theirs; later all processes of those groups, since who lea
 have the messages says so (Lacked) and gets them. A sender asks until it knows of the delivery (parts.submissions).
 
 Copies. A leader does not assign a message that it knows, but says so (Known), which is as good as a stamp. The stamps
-of other groups are kept by id: those of a message and of a copy that came after the id was forgotten may be confused,
-but then their maximum is beyond the deduplication window, and such a global timestamp counts only once it is in the
-log. Stamps of messages that never come are forgotten after a while.
+of other groups are kept by id: those of a message and of a copy that came after the id was forgotten may be confused.
+Of one group's the lowest counts. If that makes the maximum one within the deduplication window, all groups have stamped
+the message in time, each once, so it is the message's own; if not, it counts only once it is in the log. Stamps of
+messages that never come are forgotten after a while.
 """
 
 from __future__ import annotations
@@ -262,7 +263,7 @@ class ReplicatedSkeen(MulticastProtocol):
         if held.setdefault(group, local) != local:
             if not self.options.dedup_window_us:
                 raise PeerError(f"group {group} has stamped a message {held[group]} and {local}")
-            held[group] = max(local, held[group])
+            held[group] = min(local, held[group])
 
     def _expect(self, message_id: MessageId, now: int) -> None:
         """Stamps are held of this message, which may never come; they are forgotten after a while."""

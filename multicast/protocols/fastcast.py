@@ -37,6 +37,10 @@ Errata and deviations:
    other groups for them again; they can answer until the message is settled, and then this group's quorum has delivered
    it, and the leader with them (parts.replicated). A timestamp beyond the deduplication window counts only once it is
    in the log: stamps of copies of one message might be confused there.
+   Such a maximum is in doubt if this group has stamped m in time. Maybe all did, those around the leader have delivered
+   it by stamps that the leader has not heard, and another group, which has forgotten m since, has stamped a copy. So
+   the leader stands for election again, to deliver first what any of a quorum has (parts.reign), and concludes only
+   what was in doubt in an earlier reign. If m was forgotten anywhere, it had been settled before, and is among that.
 4. Followers take no notice of soft stamps. They are sent to them because the published number of messages has them.
 """
 
@@ -67,7 +71,8 @@ class FastCastOptions(ReplicatedOptions, kw_only=True, forbid_unknown_fields=Tru
 
 
 class FastCast(ReplicatedSkeen):
-    """One process. softs: at a leader, id -> group -> (ballot, stamp) of the latest Soft."""
+    """One process. softs: at a leader, id -> group -> (ballot, stamp) of the latest Soft. doubts: messages of whose
+    timestamp it is in doubt -> its ballot when it first was (erratum 3)."""
 
     specification: ClassVar[Specification] = Specification(
         name="fastcast",
@@ -88,6 +93,8 @@ class FastCast(ReplicatedSkeen):
     def __init__(self, self_id: ProcessId, topology: Topology, options: Options, rng: random.Random):
         super().__init__(self_id, topology, options, rng)
         self.softs: dict[MessageId, dict[GroupId, tuple[Ballot, Timestamp]]] = {}
+        self.doubts: dict[MessageId, Ballot] = {}
+        self._in_doubt = False
         self.handlers[Soft] = Handler(self._on_soft)
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
@@ -131,6 +138,8 @@ class FastCast(ReplicatedSkeen):
         """All hard stamps are known. If a move of the clock to their maximum is decided, commit; if one is under way,
         wait for it; else begin one, which is the slow path."""
         late = self.member.log.window.is_late(entry.message.id, final.time)
+        if late and self._doubts(entry):
+            return
         if not late and entry.final is None:
             self.member.log.set_final(entry, final)
         moved_to = max(self.member.reign.raised_to, self.member.log.clock)
@@ -138,6 +147,22 @@ class FastCast(ReplicatedSkeen):
             entry.concluded = True
             self.member.advance(entry, final, True)
 
+    def _doubts(self, entry: Entry) -> bool:
+        """Whether a message with a late timestamp may have been delivered in time here, unknown to this leader."""
+        if not self.member.acting or self.member.log.window.is_late(entry.message.id, entry.local.time):
+            return False
+        ballot = self.member.reign.ballot
+        in_doubt = self.doubts.setdefault(entry.message.id, ballot) == ballot
+        self._in_doubt |= in_doubt
+        return in_doubt
+
+    def end_batch(self, now: int, out: Outbox) -> None:
+        if self._in_doubt:
+            self._in_doubt = False
+            self.member.lead_anew(now, out)
+        super().end_batch(now, out)
+
     def _forget(self, message_id: MessageId) -> None:
         super()._forget(message_id)
         self.softs.pop(message_id, None)
+        self.doubts.pop(message_id, None)

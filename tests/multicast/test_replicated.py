@@ -532,14 +532,14 @@ def test_the_own_stamp_of_a_later_copy_outlives_the_delivery_of_the_first(protoc
 
 
 @PROTOCOLS
-def test_of_the_stamps_of_two_copies_the_later_one_counts_whichever_comes_first(
+def test_of_the_stamps_of_two_copies_the_first_one_counts_whichever_comes_first(
     protocol: type[MulticastProtocol],
 ) -> None:
     process = cluster(protocol, dedup_window_us=SECOND, clock="hybrid").protocol(0)
     message_id = new_message_id(START_US, 1)
-    for time in (3, 9, 5):
+    for time in (5, 9, 3):
         process._hold_stamp(message_id, 1, Timestamp(time, 1), START_US)
-    assert process.stamps == {message_id: {1: Timestamp(9, 1)}}
+    assert process.stamps == {message_id: {1: Timestamp(3, 1)}}
 
 
 @PROTOCOLS

@@ -296,11 +296,11 @@ def test_what_another_group_says_to_have_delivered_is_put() -> None:
     assert [key for key, value, _ in out.changes if value is not None] == [KNOWN_PREFIX + bytes(16)]
 
 
-def test_of_two_copies_stamps_the_higher_one_counts_and_only_in_the_log() -> None:
+def test_of_two_copies_stamps_the_lower_one_counts_and_late_ones_only_in_the_log() -> None:
     process, message = _late(FastCast), _message(0, 1)
-    for stamp in (5, 9, 7):
+    for stamp in (7, 9, 5):
         process._hold_stamp(message.id, 1, Timestamp(stamp, 1), NOW)
-    assert process.stamps[message.id] == {1: Timestamp(9, 1)}
+    assert process.stamps[message.id] == {1: Timestamp(5, 1)}
     entry = process.member.log._add(LogEntry(message, Timestamp(NOW, 0), True))
     process._conclude(entry, Timestamp(NOW + 2 * WINDOW_US, 1))
     assert entry.final is None

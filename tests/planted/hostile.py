@@ -68,9 +68,9 @@ class DeliveredCopyKept(PrimCast):
     """A delivered copy keeps its place in T though a later one was heard, and T does not tell that it leaves it out."""
 
 
-@rewrite("_hold_stamp", "max(local, held[group])", "min(local, held[group])")
-class LowerStampOfTwoCopies(FtSkeen):
-    """The stamp of a later copy is not taken for that if the first one's is there, or comes late."""
+@rewrite("_hold_stamp", "min(local, held[group])", "max(local, held[group])")
+class HigherStampOfTwoCopies(FtSkeen):
+    """The stamp of a later copy takes the place of the message's own."""
 
 
 @rewrite("state", "[e.local for e in self.entries.values() if not e.logged]", "[]", part=GroupLog)
@@ -79,7 +79,7 @@ class UnloggedNotGiven(FtSkeen):
     repetition."""
 
 
-@rewrite("_hold_stamp", "held[group] = max(local, held[group])", "pass")
+@rewrite("_hold_stamp", "held[group] = min(local, held[group])", "pass")
 class FirstStampOfCopies(FastCast):
     """Of two copies' stamps the first one heard counts."""
 

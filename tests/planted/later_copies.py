@@ -112,4 +112,14 @@ class LateCopyAwaited(FastCast):
     """A late copy is settled when groups have delivered it that know the message, and do not."""
 
 
+@rewrite("_doubts", "if not self.member.acting or", "if True or")
+class LateThoughInTime(FastCast):
+    """A leader concludes a late timestamp of what the others of its group may have delivered in time."""
+
+
+@rewrite("end_batch", "if self._in_doubt:", "if False:")
+class InDoubtForEver(FastCast):
+    """It neither concludes nor asks anybody."""
+
+
 PLANTED = planted_in(__name__)
