@@ -148,9 +148,12 @@ class Part(msgspec.Struct, array_like=True, gc=False):
 
 
 class Retained(Part, array_like=True, gc=False):
-    """A part that somebody may still ask for, as a store keeps it."""
+    """A part that somebody may still ask for, as a store keeps it. moved: a transaction of its bundle ended so. format:
+    so that these are not five fields, which is format 1."""
 
     destinations: tuple[GroupId, ...] = ()
+    moved: bool = False
+    format: int = 2
 
     def part(self) -> Part:
         """The part as it is told."""

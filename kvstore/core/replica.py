@@ -375,7 +375,7 @@ class Replica(Application):
                 f"the state after delivery {entry.position} is not the one that its journal record names"
             )
         out.complete(entry.position, entry.outcome or account(entry, outcomes, digest))
-        self.signals.completed(entry)
+        self.signals.completed(entry, any([result.status == MOVED and result.id for result in results]))
         self.clients.completed(entry, results, self._replaying, now, out)
         self._forget(entry.timestamp)
         self.store.reached(entry.position, entry.timestamp)

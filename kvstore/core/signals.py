@@ -11,7 +11,9 @@ of every shard has completed it. Then a replica that is behind gets the outcome 
 shard; or, since those who had it may have lost their disks one after the other, hears from another shard how the
 transactions ended there, as long as their results are remembered.
 
-The part of the source of a move is kept longer, for as long as results are remembered: what it gives is nowhere else.
+Two kinds of parts are kept longer, for as long as results are remembered. That of the source of a move: what it gives
+is nowhere else. And that of what ended as moved: what is remembered of its id is another result, once slots have come
+here with that.
 
 What the protocol says to be settled may be lost in a crash; but once a bundle is settled, so is everything before it
 that concerns no other shards, and parts found at the start go by that.
@@ -110,14 +112,13 @@ class Signals:
         self._early_many = EARLY_MANY
         self._last_delivered = ZERO
         self._doubtful: dict[tuple[GroupId, ...], deque[tuple[Timestamp, MessageId]]] = {}
-        self._gave: dict[MessageId, int] = {}
-        """Settled parts that give something, and of when they are, microseconds."""
+        self._longer: dict[MessageId, int] = {}
         self._outgoing: dict[GroupId, list[Part]] = {}
         self._last_pull = self._pulls = 0
 
-    def given(self) -> dict[MessageId, int]:
-        """Settled parts that are kept because they give something, and of when they are, microseconds."""
-        return dict(self._gave)
+    def kept_longer(self) -> dict[MessageId, int]:
+        """Settled parts that are kept all the same, and of when they are, microseconds."""
+        return dict(self._longer)
 
     def start(self, held: Iterable[Delivered]) -> None:
         """A life begins, perhaps with a snapshot: late copies of parts come of what is complete. What settled the parts
@@ -187,14 +188,14 @@ class Signals:
         found.places = item.places
         return None if found == _NO_OBJECTION else found
 
-    def completed(self, entry: Entry) -> None:
-        """Keep the part for those who are behind."""
+    def completed(self, entry: Entry, moved: bool) -> None:
+        """Keep the part for those who are behind. moved: a transaction that has an id ended so."""
         part = entry.own_part
-        if part is not None and (not entry.settled or _gives(part)):
-            retained = Retained(part.id, part.timestamp, part.votes, entry.message.destinations)
+        if part is not None and (not entry.settled or moved or _gives(part)):
+            retained = Retained(part.id, part.timestamp, part.votes, entry.message.destinations, moved)
             self._store.keep_part(part.id, encode_retained(retained))
             if entry.settled:
-                self._drop(part.id, part)
+                self._drop(retained)
 
     # -- other replicas -----------------------------------------------------------------------------------------------
 
@@ -248,7 +249,7 @@ class Signals:
             if record is None:
                 return
             r = decode_remembered(record)
-            status = _status_at(wanted.timestamp, index, r)
+            status = status_at(wanted.timestamp, index, r)
             decided.append(Decided(status, r.succeeded, *(r.failed or ("", b"")), r.digest, r.truths))
         out.send((sender,), Decisions(self._peers.shard, wanted.id, decided))
 
@@ -275,7 +276,7 @@ class Signals:
         elif (kept := self._store.part(message_id)) is not None:
             retained = decode_retained(kept)
             if retained.timestamp == timestamp:
-                self._drop(message_id, retained)
+                self._drop(retained)
         self._settle_up_to(timestamp, shards)
 
     def _settle_up_to(self, timestamp: Timestamp, destinations: tuple[GroupId, ...]) -> None:
@@ -289,22 +290,22 @@ class Signals:
                 if entry is not None:
                     entry.settled = True
                 elif (kept := self._store.part(message_id)) is not None:
-                    self._drop(message_id, decode_retained(kept))
+                    self._drop(decode_retained(kept))
             if not queue:
                 del self._doubtful[shards]
 
-    def _drop(self, message_id: MessageId, part: Part) -> None:
-        """This part is settled. If it gives something, it is kept longer: a replica of the target that is behind has it
-        from nowhere else."""
-        if _gives(part):
-            self._gave[message_id] = max(part.timestamp.time, created_us(message_id))  # the first stamps may be low
+    def _drop(self, part: Retained) -> None:
+        """This part is settled. What it tells a replica that is behind may be told nowhere else: then it is kept
+        longer."""
+        if part.moved or _gives(part):
+            self._longer[part.id] = max(part.timestamp.time, created_us(part.id))  # the first stamps may be low
         else:
-            self._store.drop_part(message_id)
+            self._store.drop_part(part.id)
 
     def forget_before(self, time_us: int) -> None:
-        """Results of that time are forgotten: so is what was given before, unless a target still waits for it."""
-        for message_id in [message_id for message_id, given_us in self._gave.items() if given_us < time_us]:
-            del self._gave[message_id]
+        """Results of that time are forgotten: so are parts of before, unless they are not settled."""
+        for message_id in [message_id for message_id, part_us in self._longer.items() if part_us < time_us]:
+            del self._longer[message_id]
             self._store.drop_part(message_id)
 
     # -- batches and time ---------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ class Signals:
         self._pulls += 1
 
 
-def _status_at(timestamp: Timestamp, index: int, remembered: Remembered) -> int:
+def status_at(timestamp: Timestamp, index: int, remembered: Remembered) -> int:
     """What became of transaction `index` of the bundle at `timestamp`, by what is remembered of its id."""
     if remembered.timestamp in (timestamp, version_of(timestamp, index)):
         return remembered.status

@@ -1,4 +1,5 @@
-"""Watches that replicas let go of what slots gave that have moved, when they forget the results of that time."""
+"""Watches that replicas let go of parts that they keep longer (`kvstore.core.signals`) when they forget the results of
+that time."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ class Given:
         self._seen: dict[ProcessId, tuple[Replica, int, dict[MessageId, int]]] = {}
 
     def after_batch(self, pid: ProcessId, replica: Replica) -> Iterator[str]:
-        """Sentences about what was settled before it forgot, is older, and is still there. What is settled after that
-        may be older: it goes the next time."""
-        forgot, given = replica.last_forget_us, replica.signals.given()
-        before, forgot_before, gave = self._seen.get(pid, (replica, forgot, given))
-        self._seen[pid] = (replica, forgot, given)
+        """Sentences about parts that were settled before it forgot, are older, and are still there. What is settled
+        after that may be older: it goes the next time."""
+        forgot, kept = replica.last_forget_us, replica.signals.kept_longer()
+        before, forgot_before, had = self._seen.get(pid, (replica, forgot, kept))
+        self._seen[pid] = (replica, forgot, kept)
         if before is replica and forgot_before != forgot:
             first_us = forgot - REMEMBERED_WINDOWS * self._window_us - _ROUNDED_US
-            for message_id in [m for m in gave.keys() & given.keys() if given[m] < first_us]:
-                yield f"replica {pid} forgot at {forgot}, and keeps {message_id.hex()}, given at {given[message_id]}"
+            for message_id in [m for m in had.keys() & kept.keys() if kept[m] < first_us]:
+                yield f"replica {pid} forgot at {forgot}, and has a part of {kept[message_id]}: {message_id.hex()}"

@@ -104,7 +104,8 @@ class Judge:
     def _parts(self, pid: ProcessId) -> int:
         """Those that nobody will ask for."""
         kept = [decode_retained(part) for _, part in self._cluster.stores[pid].parts()]
-        return sum(not any([vote is not None and vote.given is not None for vote in part.votes]) for part in kept)
+        gives = [any([vote is not None and vote.given is not None for vote in part.votes]) for part in kept]
+        return sum([not (given or part.moved) for given, part in zip(gives, kept, strict=True)])
 
     def conclude(self) -> None:
         """Wait for it."""

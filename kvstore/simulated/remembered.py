@@ -2,8 +2,9 @@
 
 Of a shard, all that have completed everything keep the same: else a later step of a move, or the answer to a
 repetition, depends on who is asked. Whoever owns a key in the end knows the ids of all that has touched it, wherever it
-was served: else a repetition would be served again. What nobody may use any more is forgotten. And what a shard gave
-another one it can tell again: no other does.
+was served: else a repetition would be served again. What nobody may use any more is forgotten. What a shard gave
+another one it can tell again: no other does. And how a transaction ended that concerned others, too, it tells who is
+behind as it was.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Iterator, Mapping
 
 from kvstore.api.model import move_of
 from kvstore.api.shard_map import ALL_SLOTS
-from kvstore.core.audit import APPLIED, FAILED, MoveOutcome
-from kvstore.core.bundles import version_of
+from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH, MoveOutcome
+from kvstore.core.bundles import timestamp_of, version_of
 from kvstore.core.messages import decode_remembered, decode_retained
 from kvstore.core.replica import FORGET_EVERY_US
 from kvstore.core.requests import forgotten_before
+from kvstore.core.signals import status_at
 from kvstore.core.state import State
 from kvstore.simulated.cluster import Executed, Moved, SimulatedCluster
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
@@ -51,8 +53,10 @@ def check(cluster: SimulatedCluster, logs: Logs, moved: Mapping[Timestamp, Moved
             first = first or found
             violations += [f"replica {pid} of shard {shard} {text}" for text in _differ(first, found)]
             violations += [f"replica {pid} still remembers {one.hex()}" for one in _overdue(store, window_us)[:1]]
-            parts = {version_of(decode_retained(part).timestamp, 0) for _, part in store.parts()}
-            violations += [f"replica {pid} cannot tell any more what it gave at {at}" for at in sorted(given - parts)]
+            parts = {decode_retained(part).timestamp for _, part in store.parts()}
+            lost = sorted([version for version in given if timestamp_of(version) not in parts])
+            violations += [f"replica {pid} cannot tell any more what it gave at {at}" for at in lost]
+            violations += [f"replica {pid} tells {text}" for text in _told_otherwise(store, parts, log, oldest)]
         if first is not None:
             known[shard] = first[0]
     return violations + list(_unknown(cluster, logs, moved, known, oldest))
@@ -75,6 +79,19 @@ def _differ(first: tuple[Ids, Ids], other: tuple[Ids, Ids]) -> Iterator[str]:
         differing = [key for key in sorted(mine.keys() | its.keys()) if mine.get(key) != its.get(key)]
         for key in differing[:1]:
             yield f"{what} of {key.hex()} {its.get(key)!r}, and another one {mine.get(key)!r}"
+
+
+def _told_otherwise(store: State, parts: set[Timestamp], log: list[Executed], oldest: MessageId) -> Iterator[str]:
+    """Transactions whose votes it does not have any more, and of which it remembers another end than theirs."""
+    for executed in log:
+        timestamp, outcome = timestamp_of(executed.version), executed.outcome
+        if outcome is None or len(executed.destinations) == 1 or executed.id < oldest or timestamp in parts:
+            continue
+        record, index = store.remembered(executed.id), executed.version.tiebreak - version_of(timestamp, 0).tiebreak
+        if record is not None and outcome.status not in (EXPIRED, MISMATCH):
+            told = status_at(timestamp, index, decode_remembered(record))
+            if told != outcome.status:
+                yield f"that {executed.id.hex()} at {executed.version} ended with {told}, and it was {outcome.status}"
 
 
 def _gives(executed: Executed, shard: GroupId) -> bool:

@@ -14,11 +14,12 @@ from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED, Read
 from kvstore.core.bundles import NO_ID, decode_bundle, version_of
 from kvstore.core.messages import Decided, Decisions, Part, PartRequest, Parts, ShardResults, Vote, Wanted
+from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
 from multicast.records import Delivered
 from multicast.types import ZERO, AppMessage, Timestamp, Topology
-from tests.kvstore.one_replica import NOW, Bench, key, write
+from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, write
 
 BOTH = write(key(0), key(1))
 
@@ -360,18 +361,28 @@ def test_a_part_with_votes_on_other_transactions_is_the_peers_error():
         bench.part(1, delivery, None, Vote(holds=False))
 
 
-def test_who_asks_how_a_copy_ended_is_told_that_of_this_one():
+@pytest.mark.parametrize("settled", ["later", "after a restart", "before it is complete here"])
+def test_who_asks_how_a_copy_ended_is_told_that_of_this_one(settled):
+    """Of what ended as moved what was voted on it, whatever has come since of an earlier copy, with slots."""
     bench = Bench()
     message_id, slot = bench.new_id(), slot_of(key(1))
     moved = bench.deliver(BOTH, message_id)
+    if settled == "before it is complete here":
+        bench.settle(moved)
     bench.part(1, moved, Vote(places=[PlacedRun(slot, slot, 2, Timestamp(bench.now + 10, 0))]))
     applied = bench.order(AppMessage(bench.new_id(), (0, 2), moved.message.payload, 0))
     bench.part(2, applied)
+    if settled == "after a restart":
+        bench.restart_replica()
+    bench.sent(Parts)
     for delivery in (moved, applied):
         bench.settle(delivery)
         bench.hear(4, PartRequest([Wanted(delivery.message.id, delivery.timestamp, [message_id])]))
-    told = [decided.status for _, message in bench.sent(Decisions) for decided in message.decided]
-    assert told == [MOVED, APPLIED]
+    assert [part.id for _, message in bench.sent(Parts) for part in message.parts] == [moved.message.id]
+    assert [d.status for _, message in bench.sent(Decisions) for d in message.decided] == [APPLIED]
+    bench.now += 2 * REMEMBERED_WINDOWS * WINDOW
+    bench.deliver(write(key(0)))
+    assert bench.store.part(moved.message.id) is None, "it is forgotten with the results of its time"
 
 
 def test_nothing_is_told_of_reads_without_ids_that_have_not_come_yet():

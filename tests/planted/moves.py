@@ -106,9 +106,20 @@ class ReadOnBothSides(Moves):
     """Shards are read at versions before a move: what moved is found twice."""
 
 
-@rewrite("_drop", "if _gives(part):", "if False:")
+@rewrite("_drop", "if part.moved or _gives(part):", "if part.moved:")
 class GivenPartDropped(Signals):
     """A step's part goes when a quorum of both shards has completed it: who is behind finds what it gave nowhere."""
+
+
+@rewrite("_drop", "if part.moved or _gives(part):", "if _gives(part):")
+class MovedPartDropped(Signals):
+    """The part of what ended as moved goes when it is settled: who is behind is told of the copy before it, if slots
+    have come with that."""
+
+
+@rewrite("completed", "(not entry.settled or moved or _gives(part))", "(not entry.settled or _gives(part))")
+class MovedPartNotKept(Signals):
+    """It is not kept where it is settled before it is complete."""
 
 
 @rewrite("_forget", "self.signals.forget_before(created_us(oldest))", "pass")
@@ -236,7 +247,7 @@ class HandedOverForgotten(Moves):
     """A move does not know which slots it has handed over."""
 
 
-@rewrite("completed", "(not entry.settled or _gives(part))", "not entry.settled")
+@rewrite("completed", "(not entry.settled or moved or _gives(part))", "not entry.settled")
 class SettledGiftNotKept(Signals):
     """A step's part is not kept where that is complete when all others are."""
 
@@ -293,6 +304,8 @@ PLANTED_IN_STORE = (
     Planted("rows_stay_behind", "final states", core=RowsStayBehind, settings=MOVING),
     Planted("told_by_memory", "", core=ToldByMemory, settings=FORGETTING),
     Planted("read_on_both_sides", "reads at versions", core=ReadOnBothSides, settings=PAST),
+    Planted("moved_part_dropped", "memory", core=MovedPartDropped, settings=THREE),
+    Planted("moved_part_not_kept", "", core=MovedPartNotKept, settings=THREE),
     Planted("given_part_dropped", "memory", core=GivenPartDropped, settings=MOVING),
     Planted("given_parts_stay", "memory", GivenPartsStay, settings=FORGETTING),
     Planted("looks_past_a_step", "", LooksPastAStep, settings=CALM),

@@ -141,7 +141,7 @@ class AskedOnce(Lookups):
     """Who does not answer a lookup is not asked again: a question that was lost with a link is no answer."""
 
 
-@rewrite("_drop", "self._store.drop_part(message_id)", "pass")
+@rewrite("_drop", "self._store.drop_part(part.id)", "pass")
 class PartsNeverDropped(Signals):
     """Parts are kept though a quorum of every shard has completed their bundles."""
 

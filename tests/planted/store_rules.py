@@ -54,7 +54,7 @@ class GivenIsTakenForSettled(Signals):
     """What a step of a move gives goes when results of its time go, though its target may still wait for it."""
 
 
-@rewrite("_drop", "max(part.timestamp.time, created_us(message_id))", "part.timestamp.time")
+@rewrite("_drop", "max(part.timestamp.time, created_us(part.id))", "part.timestamp.time")
 class AsOldAsItsStamp(Signals):
     """What was given under a low stamp goes at once."""
 
