@@ -150,7 +150,7 @@ class TakenIdsNotGivenOn(Moves):
     """What a shard learns of an id by one move is not given with another that is under way."""
 
 
-@rewrite("_tell_decisions", "status = _status_at(wanted.timestamp, index, r)", "status = r.status")
+@rewrite("_tell_decisions", "status = status_at(wanted.timestamp, index, r)", "status = r.status")
 class DecidedByTheLastCopy(Signals):
     """Who asks how a copy ended is told how its id did."""
 
