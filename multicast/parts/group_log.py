@@ -80,12 +80,14 @@ Command = Begin | Assign | Advance
 
 
 class SavedEntry(msgspec.Struct, array_like=True, gc=False):
-    """An assigned message. final: if it is certain. logged: its Assign was applied here; False: installed before."""
+    """An assigned message. final: if it is certain. logged: its Assign was applied here; False: installed before, as the
+    delivery at this position."""
 
     message: AppMessage
     local: Timestamp
     final: Timestamp | None
     logged: bool
+    position: int = 0
 
 
 class State(msgspec.Struct, array_like=True, tag=9, gc=False):
@@ -125,7 +127,7 @@ class Entry:
         self.concluded = False
 
     def saved(self) -> SavedEntry:
-        return SavedEntry(self.message, self.local, self.final, self.logged)
+        return SavedEntry(self.message, self.local, self.final, self.logged, 0 if self.logged else self.position)
 
 
 class Deliver(msgspec.Struct, array_like=True, tag=4, gc=False):
@@ -173,7 +175,8 @@ class GroupLog:
         for key, value in saved.values.items():
             if key[:1] == _ENTRY_PREFIX and len(key) == 17:
                 state = _decode_entry(value)
-                self._add(Entry(state.message, state.local, state.logged)).final = state.final
+                entry = self._add(Entry(state.message, state.local, state.logged))
+                entry.final, entry.position = state.final, state.position
         self._delivered.restore(saved.values, saved.position, self._destinations)
         if _BASE_KEY in saved.values:
             self.instance, self.clock, self.seen = _decode_base(saved.values[_BASE_KEY])
@@ -182,11 +185,11 @@ class GroupLog:
             if known is not None and entry.local <= known[0]:
                 later = [local for local in self._locals[entry.message.id] if entry.local < local <= known[0]]
                 if later:  # an earlier copy: settled before its group stamped that one
-                    entry.position, entry.settled = saved.position, True
+                    entry.position, entry.settled = entry.position or saved.position, True
                 else:
                     entry.final, entry.position = known
             elif not entry.logged:  # installed, settled and forgotten
-                entry.position, entry.settled = saved.position, True
+                entry.position, entry.settled = entry.position or saved.position, True
         self.rebuild_queue()
 
     def _destinations(self, message_id: MessageId, delivered_at: Timestamp) -> tuple[GroupId, ...] | None:
@@ -364,6 +367,7 @@ class GroupLog:
         entry = self.entries.get(local)
         if entry is None:
             entry = self._add(Entry(message, local, False))
+            entry.position = self._delivered.position + 1
             self._save(entry, out)
         entry.final = final
         return entry

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from multicast.parts.delivered import Known
-from multicast.protocol import Outbox
+from multicast.parts.group_log import State
+from multicast.protocol import Outbox, Saved
 from multicast.protocols.fastcast import FastCast
-from multicast.types import MessageId, Timestamp
-from tests.multicast.lockstep import Lockstep
+from multicast.protocols.ft_skeen import FtSkeen
+from multicast.types import AppMessage, Ballot, MessageId, Timestamp, new_message_id
+from tests.multicast.lockstep import START_US, Lockstep
 from tests.multicast.test_replicated import SECOND, cluster, logs
 
 
@@ -64,3 +68,24 @@ def test_what_a_group_has_stamped_in_time_and_another_one_late_is_delivered_late
     assert world.protocol(3).member.acting
     assert world.protocol(3).member.reign.ballot.number <= 3, "it stands for election once for many"
     assert not world.protocol(3).doubts
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_after_a_restart_it_is_known_which_deliveries_the_log_of_another_one_has(copies: int) -> None:
+    """Copies of one message came from a journal before the log; then another message, which the other one lacks."""
+    out, message = Outbox(), AppMessage(new_message_id(START_US, 1), (0,), b"x", 0)
+    world = cluster(FtSkeen, groups=1, clock="hybrid", dedup_window_us=SECOND)
+    later = AppMessage(new_message_id(START_US + 20 * SECOND, 2), (0,), b"y", 0)
+    locals_ = [Timestamp(START_US + 5 * k * SECOND, 0) for k in range(1, copies + 1)]
+    last = Timestamp(START_US + 21 * SECOND, 0)
+    for position, local in enumerate([*locals_, last], 1):
+        one = later if local == last else message
+        world.protocol(2).on_install(position, one, local, local.encode(), world.now, out)
+    world.protocol(2).end_batch(world.now, out)
+    saved = {key: value for key, value, _ in out.changes if value is not None}
+    log = cluster(FtSkeen, groups=1, clock="hybrid", dedup_window_us=SECOND).protocol(2).member.log
+    log.restore(Saved(saved, copies + 1, first=False))
+    assert sorted(entry.local for entry in log.entries.values() if not entry.logged) == [*locals_, last]
+    log.adopt(State(copies, 9, last.time, Ballot(1, 0), [], [], 0, 1), Outbox())
+    assert [entry.local for entry in log.entries.values() if not entry.logged] == [last]
+    assert log.state(1)[0].unlogged == [last]

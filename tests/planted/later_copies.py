@@ -5,6 +5,7 @@ from __future__ import annotations
 from multicast.parts.entries import Entries
 from multicast.parts.group_log import GroupLog
 from multicast.protocols.fastcast import FastCast
+from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
@@ -120,6 +121,11 @@ class LateThoughInTime(FastCast):
 @rewrite("end_batch", "if self._in_doubt:", "if False:")
 class InDoubtForEver(FastCast):
     """It neither concludes nor asks anybody."""
+
+
+@rewrite("install", "entry.position = self._delivered.position + 1", "pass", part=GroupLog)
+class InstalledSomewhere(FtSkeen):
+    """Who restarts does not know which copy it had delivered where, before the log came: all were the last delivery."""
 
 
 PLANTED = planted_in(__name__)
