@@ -80,8 +80,8 @@ Command = Begin | Assign | Advance
 
 
 class SavedEntry(msgspec.Struct, array_like=True, gc=False):
-    """An assigned message. final: if it is certain. logged: its Assign was applied here; False: installed before, as the
-    delivery at this position."""
+    """An assigned message. final: if it is certain. logged: its Assign was applied here; False: installed before, as
+    the delivery at this position."""
 
     message: AppMessage
     local: Timestamp

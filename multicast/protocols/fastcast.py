@@ -53,7 +53,7 @@ import msgspec
 
 from multicast.parts import group_member, paxos, replicated
 from multicast.parts.group_log import Entry
-from multicast.parts.replicated import ReplicatedOptions, ReplicatedSkeen
+from multicast.parts.replicated import Multicast, ReplicatedOptions, ReplicatedSkeen
 from multicast.protocol import Handler, Options, Outbox, PeerError, Specification
 from multicast.types import AppMessage, Ballot, GroupId, MessageId, ProcessId, Timestamp, Topology
 
@@ -100,8 +100,13 @@ class FastCast(ReplicatedSkeen):
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
         return self.topology.members(message.destinations)
 
-    def _refer(self, sender: ProcessId, out: Outbox) -> None:
-        """Say nothing of the leader: the message was sent to all members, so it has it, too."""
+    def _on_multicast(self, sender: ProcessId, multicast: Multicast, now: int, out: Outbox) -> None:
+        """Who does not lead says nothing of the leader: the message was sent to all members, so it has it, too. (Who
+        asks later what became of it may not reach the leader, and is told.)"""
+        if self.member.acting:
+            super()._on_multicast(sender, multicast, now, out)
+        else:
+            self.member.hold(sender, multicast.message)
 
     # -- the optimistic path ------------------------------------------------------------------------------------------
 

@@ -232,6 +232,20 @@ def test_what_a_process_multicasts_to_a_group_that_it_does_not_reach_is_delivere
     assert not any(one.protocol(p)._submissions._asking for p in (0, 2) if protocol != "quasi_genuine")
 
 
+@pytest.mark.parametrize("protocol", ["white_box", "fastcast", "ft_skeen", "primcast", "quasi_genuine"])
+def test_who_has_not_heard_of_a_groups_new_leader_as_it_does_not_reach_it_learns_it_from_the_others(
+    protocol: str,
+) -> None:
+    world = Lockstep(Topology.grid(2, 3), protocol, election_timeout_us=200_000, heartbeat_us=50_000)
+    world.settle()
+    world.part(1, 4)
+    world.stand(4)
+    world.advance(5 * SECOND)
+    sent = world.submit(1, 1)
+    world.advance(10 * SECOND)
+    assert [sent in world.delivered(p) for p in (3, 4, 5)] == [True] * 3
+
+
 def test_whom_the_coordinator_of_toto_does_not_reach_delivers_and_has_others_multicast_for_it() -> None:
     one = Lockstep(Topology.grid(2, 3), "toto")
     one.advance(SECOND)

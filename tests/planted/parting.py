@@ -107,6 +107,11 @@ class AskedInVainToPassOn(Toto):
     """Who is to multicast what was delivered does not say that it was: its sender asks for ever."""
 
 
+@rewrite("_refer", "out.send((sender,), LeaderIs(self.member.paxos.promised))", "pass")
+class NobodySaysWhoLeads(FastCast):
+    """A sender that asks what became of its message is not told of a leader of whom it has not heard."""
+
+
 PLANTED = (
     Planted(NeverParted, TWO_GROUPS),
     Planted(OtherLeaderIsNotNeeded, TWO_GROUPS),
@@ -125,4 +130,5 @@ PLANTED = (
     Planted(OutsideStaysBehind, TWO_GROUPS),
     Planted(SenderNotToldInTime, TWO_GROUPS),
     Planted(AskedInVainToPassOn, TWO_GROUPS),
+    Planted(NobodySaysWhoLeads, TWO_GROUPS),
 )
