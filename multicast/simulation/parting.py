@@ -45,12 +45,14 @@ class Judged(Protocol):
 
 class Parted(NamedTuple):
     """`alone`, of the first of these groups, has no connection to `far`, of the second: its leader, or all of it.
-    known: all of the second know who leads the first."""
+    known: all of the second know who leads the first. may_worsen: where one leads all, and members depose it without
+    asking others, those at the ends do so again and again once either leads."""
 
     groups: tuple[GroupId, GroupId]
     alone: ProcessId
     far: tuple[ProcessId, ...]
     known: bool
+    may_worsen: bool
 
     @property
     def links(self) -> list[tuple[ProcessId, ProcessId]]:
@@ -70,12 +72,14 @@ def draw(world: World, rng: random.Random) -> Parted | None:
     alone = rng.choice((led[one], led[one], *groups[one]))
     far = rng.choice(([led[other]], [led[other]], groups[other]))
     leading = {node.protocol.election.promised.leader for node in nodes if node.protocol.election}
+    deposes = False
     if len(leading) < len(groups):
         far = far[:1]  # ToTo: one leader for all, who leaves out of the view whom it does not reach
-        if not getattr(nodes[0].protocol.options, "ask_first", True) and leading & {alone, *far}:
-            return None  # and who deposes it for that, again and again, if it need not ask the others first
+        deposes = not getattr(nodes[0].protocol.options, "ask_first", True)
+        if deposes and leading & {alone, *far}:
+            return None
     known = all(world.nodes[p].protocol.leader_of(one) == led[one] for p in groups[other])
-    return Parted((one, other), alone, tuple(far), known)
+    return Parted((one, other), alone, tuple(far), known, not deposes)
 
 
 def judge(world: World, parted: Parted, before: Ballots, after: Ballots, limit_us: int) -> None:
@@ -135,7 +139,7 @@ class Parting:
             self._judged.multicast(parted.alone, parted.groups[1:])  # by now it knows that it is cut off
         if self._settle():
             judge(world, parted, before, self._ballots(), self._limit_us)
-        if not world.violations and self._rng.random() < _WORSE:
+        if not world.violations and self._rng.random() < _WORSE and parted.may_worsen:
             self._worsen(parted)
         world.network.unblock(parted.links)
         if not world.violations and not self._judged.expects_copies():
