@@ -95,6 +95,7 @@ class FastCast(ReplicatedSkeen):
         self.softs: dict[MessageId, dict[GroupId, tuple[Ballot, Timestamp]]] = {}
         self.doubts: dict[MessageId, Ballot] = {}
         self._in_doubt = False
+        self._deadlines.add("doubts", self._end_doubts)
         self.handlers[Soft] = Handler(self._on_soft)
 
     def _entry_points(self, message: AppMessage) -> tuple[ProcessId, ...]:
@@ -164,8 +165,12 @@ class FastCast(ReplicatedSkeen):
     def end_batch(self, now: int, out: Outbox) -> None:
         if self._in_doubt:
             self._in_doubt = False
-            self.member.lead_anew(now, out)
+            self._deadlines.by("doubts", now + self.options.heartbeat_us)  # there may be many
         super().end_batch(now, out)
+
+    def _end_doubts(self, now: int, out: Outbox) -> None:
+        if self.member.reign.ballot in self.doubts.values():
+            self.member.lead_anew(now, out)
 
     def _forget(self, message_id: MessageId) -> None:
         super()._forget(message_id)

@@ -52,6 +52,7 @@ def test_what_another_group_says_to_have_delivered_late_is_in_doubt_too() -> Non
     assert leader.member.entry_of(m).final is None
     assert not leader.member.entry_of(m).concluded
     leader.end_batch(world.now, out)
+    leader.on_tick(world.now + leader.options.heartbeat_us, out)
     assert not leader.member.acting
 
 
