@@ -139,7 +139,8 @@ class Parting:
             self._judged.multicast(parted.alone, parted.groups[1:])  # by now it knows that it is cut off
         if self._settle():
             judge(world, parted, before, self._ballots(), self._limit_us)
-        if not world.violations and self._rng.random() < _WORSE and parted.may_worsen:
+        worse = self._rng.random() < _WORSE
+        if not world.violations and worse and parted.may_worsen and not self._judged.expects_copies():
             self._worsen(parted)
         world.network.unblock(parted.links)
         if not world.violations and not self._judged.expects_copies():
