@@ -113,7 +113,8 @@ class Portions(Checker):
             wanted = "Fetch"
         elif kind == "Repair":
             group = self._group_of[sender]
-            wanted = "Ask" if message.more and before[1][group] < now[1][group] else ""
+            of_use = before[1][group] < now[1][group] and not channels[group].is_cut_off
+            wanted = "Ask" if message.more and of_use else ""
         elif kind == "Ask" and channels and message.stamp > protocol.stream.base.last:
             sender = paxos.promised.leader
             wanted = "Want" if sender != node.pid and not paxos.leading else ""
