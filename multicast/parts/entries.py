@@ -7,7 +7,8 @@ that it is committed nowhere. A leader that knows the first one does not begin a
 others.
 
 To which copy a stamp or a state belongs, the stamp says: no leader stamps a later copy before two windows have passed
-since the delivery (parts.window). A later copy takes the place of the first one
+since the delivery (parts.window); one that knows the first copy, and takes part in a later one, sets its clock forward
+for that, which may be far behind the others'. A later copy takes the place of the first one
 
 - in a state that a new leader chooses: who knows the first one only as delivered may hide the later one, which perhaps
   is committed;
@@ -54,6 +55,11 @@ class Entries(dict[MessageId, Entry]):
             return None
         entry = self.get(message_id)
         return None if entry is not None and self.is_copy_after(entry, known[0]) else known[0]
+
+    def known_until(self, message_id: MessageId) -> int:
+        """A stamp up to this one would be taken for one of a copy that was delivered here before; 0: none was."""
+        known = self._log.known(message_id)
+        return self._window.known_until(message_id, known[0]) if known is not None else 0
 
     def of_stamp(self, message_id: MessageId, stamp: Timestamp, own: bool, now: int) -> Entry | Timestamp:
         """The entry to which an ACCEPT belongs, of the own group or another one. If it belongs to a copy that was

@@ -30,4 +30,8 @@ class Window:
 
     def is_new_copy(self, message_id: MessageId, ts: int, final: Timestamp) -> bool:
         """Whether a group that stamps this message so has forgotten its delivery at `final` (parts.delivered)."""
-        return self.us > 0 and ts > max(final.time, created_us(message_id)) + 2 * self.us
+        return self.us > 0 and ts > self.known_until(message_id, final)
+
+    def known_until(self, message_id: MessageId, final: Timestamp) -> int:
+        """No stamp up to this one is of a copy that came after the delivery at `final` was forgotten."""
+        return max(final.time, created_us(message_id)) + 2 * self.us

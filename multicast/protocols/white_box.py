@@ -279,6 +279,7 @@ class WhiteBox(MulticastProtocol):
         if entry is None:
             entry = self.entries[message.id] = Entry(message.id, now)
         entry.message = message
+        self.clock.advance(self.entries.known_until(message.id))
         entry.local = local = Timestamp(self.clock.stamp(self.real_clock(now)), self.group)
         entry.phase = PROPOSED
         self._queue.propose(message.id, local)

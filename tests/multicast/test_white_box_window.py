@@ -269,6 +269,25 @@ def test_another_groups_stamp_begins_a_later_copy_once_the_first_is_settled() ->
     assert entries.delivered_at(message.id) is None, "a leader takes part in it"
 
 
+def test_a_leader_that_knows_the_first_copy_stamps_a_later_one_as_such_though_its_clock_is_slow() -> None:
+    """Its followers, who know the first one, too, would take it for that, and not accept it."""
+    world = cluster("white_box", 2)
+    message = world.message(0, 1)
+    multicast(world, 0, message)
+    world.advance(3 * SECOND)
+    assert [world.protocol(p).entries for p in range(6)] == [{}] * 6, "it is settled"
+    leader, out = world.protocol(0), Outbox()
+    later = Accept(message.id, 1, Ballot(1, 3), Timestamp(world.now + 3 * WINDOW_US, 1), None)
+    for process in (0, 1):
+        world.protocol(process).on_message(3, later, world.now, out)
+    leader.on_message(3, Multicast(message), world.now, out)
+    stamped = next(sent for _, sent, _ in out.sends if isinstance(sent, Accept))
+    assert leader.entries._is_later(EntryState(message, ACCEPTED, stamped.local, None), leader.log.known(message.id)[0])
+    follower = world.protocol(1)
+    follower.on_message(0, stamped, world.now, Outbox())
+    assert held(follower, message) == (ACCEPTED, stamped.local, 0)
+
+
 def test_of_the_states_of_two_copies_the_later_one_counts() -> None:
     entries = Entries(DeliveredLog(0, Topology.grid(1, 3), 1, WINDOW_US), Window(WINDOW_US))
     message = AppMessage(new_message_id(NOW, 1), (0,), b"x", 0)

@@ -128,4 +128,9 @@ class InstalledSomewhere(FtSkeen):
     """Who restarts does not know which copy it had delivered where, before the log came: all were the last delivery."""
 
 
+@rewrite("_on_multicast", "self.clock.advance(self.entries.known_until(message.id))", "pass")
+class LaterStampedLow(WhiteBox):
+    """A leader that takes part in a later copy stamps it by a clock that is behind: as if it was the first one."""
+
+
 PLANTED = planted_in(__name__)
