@@ -44,7 +44,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     takes. portion_bytes, early_max, pending_max: of `Options`. queue_frames, catch_up_bytes: of `Conditions`. kept: how
     many instances a group's log keeps for a member that lacks no more; who lacks more is given a state
     (parts.truncation); 0: as many as in life. segment_bytes: of journals. windows: for deduplication, as a share of the
-    span; windows_share: of the runs whose clocks allow one. changes_share: of the runs in which groups may change, and
+    span; windows_share: of the runs whose clocks allow one; copies_share: of those with a window, in which most messages
+    come again, up to four windows later. changes_share: of the runs in which groups may change, and
     do; changes: how often; spares_max: so many are added to a group. patience: after which time a client that insists
     tries again. frames_max: of a `Network` (times `crowd`).
     """
@@ -70,6 +71,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: tuple[int, ...]
     windows: tuple[float, ...]
     windows_share: float
+    copies_share: float = 0.0
     changes_share: float
     changes: tuple[int, ...]
     spares_max: int
@@ -138,6 +140,7 @@ TIGHT = msgspec.structs.replace(
     pending_max=(Options().pending_max, 30, 6, 3),
     kept=(0, 1, 4, 16),
     windows=(0.03, 0.1, 0.3),
+    copies_share=0.4,
     windows_share=0.75,
     changes_share=1.0,
     changes=(2, 4, 6, 9, 12),

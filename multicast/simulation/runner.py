@@ -180,6 +180,8 @@ class Run:
         self._handed: list[tuple[MessageId, ProcessId, int]] = []  # probes: to whom, in which life
         self._refused: set[MessageId] = set()
         self._last_copy_at = 0
+        copies = random.Random(f"{name}/{seed}/copies").random() < self.size.copies_share
+        self._copies = copies and self.options.dedup_window_us > 0
         self._faults: list[Fault] = []
 
     # -- drawing ------------------------------------------------------------------------------------------------------
@@ -283,27 +285,36 @@ class Run:
         if chance < 0.5:
             self._persistent.append(message)
             world.schedule(world.now + self.size.patience_us, self._insist, message, 1)
-        if 0.4 < chance < 0.6:
+        if self._copies and chance < 0.75:
+            self._repeat_late(message, random.Random(bits))
+        elif 0.4 < chance < 0.6:
             self._repeat(message, bits)
 
     def _repeat(self, message: AppMessage, bits: int) -> None:
         """Copies through other processes: soon, and about one and two windows after the message's creation."""
-        world, window_us, processes = self.world, self.options.dedup_window_us, self.topology.processes
+        window_us, processes = self.options.dedup_window_us, self.topology.processes
         jitter_us = bits % 100_003 - 50_000
         patience_us = self.size.patience_us
         for number, after_us in enumerate((bits % patience_us, window_us, 2 * window_us)):
             if after_us:
-                again = self._copy(message, processes[(bits + number) % len(processes)])
-                at = world.now + max(0, after_us + (jitter_us if number else 0))
-                self._last_copy_at = max(self._last_copy_at, at)
-                world.schedule(at, self._again, again)
+                origin = processes[(bits + number) % len(processes)]
+                self._come_again(message, origin, max(0, after_us + (jitter_us if number else 0)))
+
+    def _repeat_late(self, message: AppMessage, rng: random.Random) -> None:
+        """Copies when some may have forgotten it, and others not."""
+        for _ in range(rng.choice((1, 2, 4))):
+            windows = rng.choice((rng.uniform(0, 1.5), rng.uniform(0.8, 1.2), rng.uniform(1.8, 4.0)))
+            after_us = int(windows * self.options.dedup_window_us)
+            self._come_again(message, rng.choice(self.topology.processes), after_us + rng.randrange(50_000))
+
+    def _come_again(self, message: AppMessage, origin: ProcessId, after_us: int) -> None:
+        at = self.world.now + after_us
+        self._last_copy_at = max(self._last_copy_at, at)
+        self.world.schedule(at, self.world.submit, origin, self._copy(message, origin))
 
     @staticmethod
     def _copy(message: AppMessage, origin: ProcessId) -> AppMessage:
         return AppMessage(message.id, message.destinations, message.payload, origin)
-
-    def _again(self, message: AppMessage) -> None:
-        self.world.submit(message.origin, message)
 
     def _insist(self, message: AppMessage, attempt: int) -> None:
         if message.id in self.properties.messages and message.id not in self.properties.missing:
