@@ -41,7 +41,7 @@ class Scene:
         self.now = EPOCH_US
         self.led: set[tuple[GroupId, int]] = set()
         self.violations: list[tuple[str, str]] = []
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
         self._ending: list[tuple[Callable[[Node], None], Node]] = []
         self.nodes = {pid: Node(self, pid) for pid in topology.group_of}
@@ -66,7 +66,7 @@ class Scene:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def schedule(self, time: int, callback: Callable[..., None], *args: Any) -> None:
+    def schedule(self, time: int, callback: Callable[..., object], *args: Any) -> None:
         """Call back at this instant of the world's time, after everything already planned for it."""
         if time < self.now:
             raise ValueError(f"instant {time} is over, it is {self.now}")
@@ -169,7 +169,7 @@ class Node:
 
     def forget(self) -> None:
         """What a process loses when it dies."""
-        self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.backlog: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.queue: list[tuple[int, int, bytes, list[Any]]] = []
         self.tokens: dict[int, Callable[[Any], None]] = {}
         self.touched: dict[ProcessId, tuple[Link, int | None, int, int]] = {}
