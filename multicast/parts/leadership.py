@@ -210,8 +210,8 @@ class Leadership(Generic[V, S]):
         return ballot >= self.election.promised
 
     def is_current(self, ballot: Ballot) -> bool:
-        """Whether this process has joined this ballot, and has promised none above it."""
-        return ballot == self.joined == self.election.promised
+        """Whether this process, a member, has joined this ballot, and has promised none above it."""
+        return self.election.is_member and ballot == self.joined == self.election.promised
 
     def confirm(self, now: int, out: Outbox) -> None:
         """A message proves that the joined ballot has begun."""

@@ -23,6 +23,16 @@ def test_who_is_told_that_an_earlier_view_has_removed_it_tells_its_host() -> Non
     assert member.leadership.membership.processes is not known
 
 
+def test_who_was_removed_confirms_no_ballot() -> None:
+    """Nobody counts on its word, and it promises nothing any more."""
+    member = Member(2)
+    assert member.leadership.is_current(member.leadership.joined)
+    member.handlers[ViewIs].call(0, ViewIs(1, (0, 1), {}), 1, member.out)
+    assert member.leadership.election.state == REMOVED
+    assert member.leadership.joined == member.leadership.election.promised
+    assert not member.leadership.is_current(member.leadership.joined)
+
+
 def test_who_is_removed_while_it_waits_for_deliveries_gives_up_the_state_that_it_holds() -> None:
     """Its leader had delivered the change, and did not lead to the next view yet."""
     member, ballot = Member(7), Ballot((1 << VIEW_BITS) + 2, 0)

@@ -55,6 +55,11 @@ class ReturnsInUnknownView(WhiteBox):
     """Who comes back joins a ballot of a view that it does not know."""
 
 
+@rewrite("is_current", "self.election.is_member and ", "", part=Leadership)
+class RemovedConfirms(WhiteBox):
+    """Who was removed confirms the ballot that it was in."""
+
+
 # -- reigns, and what is in a log -------------------------------------------------------------------------------------
 
 
