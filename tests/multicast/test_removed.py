@@ -27,6 +27,7 @@ def test_who_was_removed_confirms_no_ballot() -> None:
     """Nobody counts on its word, and it promises nothing any more."""
     member = Member(2)
     assert member.leadership.is_current(member.leadership.joined)
+    changed(member, Change(0, False, 2))
     member.handlers[ViewIs].call(0, ViewIs(1, (0, 1), {}), 1, member.out)
     assert member.leadership.election.state == REMOVED
     assert member.leadership.joined == member.leadership.election.promised
