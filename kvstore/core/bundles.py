@@ -91,7 +91,7 @@ def decode_bundle(message: AppMessage) -> list[Bundled]:
     try:
         if version == 1:
             body = _decode_envelope(payload).body
-            return [Bundled(NO_ID if message.id[6] >> 4 == 8 else message.id, body)]
+            return [Bundled(NO_ID if is_unnamed(message.id) else message.id, body)]
         found = _decode_bundle(payload).transactions
     except msgspec.MsgspecError as error:
         raise EnvelopeError(f"an ordered message is not a bundle of transactions: {error}") from None
@@ -128,6 +128,11 @@ def unnamed_id(message_id: MessageId, index: int) -> MessageId:
     """The id by which a transaction without one of its own is known meanwhile: a UUIDv8, of its message and its
     index."""
     return b"%b%c%b%b" % (message_id[:6], 0x80 | message_id[6] & 0x0F, message_id[7:14], index.to_bytes(2, "big"))
+
+
+def is_unnamed(message_id: MessageId) -> bool:
+    """Whether this is an `unnamed_id`."""
+    return message_id[6] >> 4 == 8
 
 
 def is_single(payload: bytes) -> bool:

@@ -25,6 +25,7 @@ from kvstore.core.audit import (
     NestedOutcome,
     decode_outcomes,
 )
+from kvstore.core.bundles import is_unnamed
 from kvstore.core.messages import Answered, Refused
 from kvstore.simulated import backups, contests, past, peeking, reading, remembered, shown, watched
 from kvstore.simulated.clients import History, Operated, reads_of
@@ -146,7 +147,7 @@ def exactly_once(logs: Logs, history: History) -> list[str]:
         for executed in log:
             if move_of(executed.transaction) is not None:
                 continue
-            if (executed.outcome is None or executed.outcome.id) and not leases.ends(executed.transaction):
+            if not is_unnamed(executed.id) and not leases.ends(executed.transaction):
                 seen.add(executed.id)
             if executed.outcome is None:
                 continue
