@@ -133,7 +133,7 @@ class PrimCastReigns(Reigns):
         protocol: Any = node.protocol
         leadership, t = protocol.leadership, protocol.t
         for stamp in t._expected.values():
-            if not leadership.is_current(stamp.epoch):
+            if not stamp.epoch == leadership.joined == protocol.election.promised:
                 self.wrong(node, f"is to append what was proposed in {tuple(stamp.epoch)}")
         looks = (len(protocol.entries), protocol.log.position)
         if self._looked.get(node.pid) != looks:
