@@ -27,7 +27,7 @@ from itertools import islice
 from typing import Literal
 
 from kvstore.core.audit import APPLIED, MOVED, REPEATED
-from kvstore.core.bundles import timestamp_of, unnamed_id, version_of
+from kvstore.core.bundles import is_unnamed, timestamp_of, unnamed_id, version_of
 from kvstore.core.execution import vote
 from kvstore.core.log import Entry, Item, Log
 from kvstore.core.messages import (
@@ -241,6 +241,7 @@ class Signals:
         """The bundle is complete here and settled, so the part is gone: tell how its transactions ended, unless their
         results are forgotten, too."""
         decided: list[Decided | None] = []
+        single = wanted.ids == [wanted.id] or is_unnamed(wanted.id)  # of format 1
         for index, message_id in enumerate(wanted.ids):
             record = self._store.remembered(message_id or unnamed_id(wanted.id, index))
             if record is None and not message_id:
@@ -249,7 +250,7 @@ class Signals:
             if record is None:
                 return
             r = decode_remembered(record)
-            status = status_at(wanted.timestamp, index, r)
+            status = status_at(wanted.timestamp if single else version_of(wanted.timestamp, index), r)
             decided.append(Decided(status, r.succeeded, *(r.failed or ("", b"")), r.digest, r.truths))
         out.send((sender,), Decisions(self._peers.shard, wanted.id, decided))
 
@@ -351,11 +352,11 @@ class Signals:
         self._pulls += 1
 
 
-def status_at(timestamp: Timestamp, index: int, remembered: Remembered) -> int:
-    """What became of transaction `index` of the bundle at `timestamp`, by what is remembered of its id."""
-    if remembered.timestamp in (timestamp, version_of(timestamp, index)):
+def status_at(version: Timestamp, remembered: Remembered) -> int:
+    """What became of the transaction whose version this is, or would have been, by what is remembered of its id."""
+    if remembered.timestamp == version:
         return remembered.status
-    return MOVED if remembered.timestamp > version_of(timestamp, index) else REPEATED
+    return MOVED if remembered.timestamp > version else REPEATED
 
 
 def _bytes_of(part: Part) -> int:

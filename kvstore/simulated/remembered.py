@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from kvstore.api.model import move_of
 from kvstore.api.shard_map import ALL_SLOTS
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MISMATCH, MoveOutcome
-from kvstore.core.bundles import timestamp_of, version_of
+from kvstore.core.bundles import timestamp_of
 from kvstore.core.messages import decode_remembered, decode_retained
 from kvstore.core.replica import FORGET_EVERY_US
 from kvstore.core.requests import forgotten_before
@@ -87,9 +87,9 @@ def _told_otherwise(store: State, parts: set[Timestamp], log: list[Executed], ol
         timestamp, outcome = timestamp_of(executed.version), executed.outcome
         if outcome is None or len(executed.destinations) == 1 or executed.id < oldest or timestamp in parts:
             continue
-        record, index = store.remembered(executed.id), executed.version.tiebreak - version_of(timestamp, 0).tiebreak
+        record = store.remembered(executed.id)
         if record is not None and outcome.status not in (EXPIRED, MISMATCH):
-            told = status_at(timestamp, index, decode_remembered(record))
+            told = status_at(executed.version, decode_remembered(record))
             if told != outcome.status:
                 yield f"that {executed.id.hex()} at {executed.version} ended with {told}, and it was {outcome.status}"
 

@@ -13,12 +13,12 @@ from kvstore.api.model import Add, Compare, Get, Put, Transaction, Txn
 from kvstore.api.shard_map import PlacedRun, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, MOVED, REPEATED, Read
 from kvstore.core.bundles import NO_ID, decode_bundle, version_of
-from kvstore.core.messages import Decided, Decisions, Part, PartRequest, Parts, ShardResults, Vote, Wanted
+from kvstore.core.messages import Decided, Decisions, Part, PartRequest, Parts, Remembered, ShardResults, Vote, Wanted
 from kvstore.core.requests import REMEMBERED_WINDOWS
 from kvstore.core.signals import PULLS_BEFORE_FETCH
 from multicast.protocol import PeerError
 from multicast.records import Delivered
-from multicast.types import ZERO, AppMessage, Timestamp, Topology
+from multicast.types import ZERO, AppMessage, Timestamp, Topology, new_message_id
 from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, write
 
 BOTH = write(key(0), key(1))
@@ -383,6 +383,19 @@ def test_who_asks_how_a_copy_ended_is_told_that_of_this_one(settled):
     bench.now += 2 * REMEMBERED_WINDOWS * WINDOW
     bench.deliver(write(key(0)))
     assert bench.store.part(moved.message.id) is None, "it is forgotten with the results of its time"
+
+
+def test_the_version_of_a_copy_is_not_taken_for_the_timestamp_of_the_next_one():
+    """Under the quasi-genuine protocol tie-breaks may be as large as what a version adds to a timestamp."""
+    bench, message_id = Bench(), new_message_id(NOW, 7)
+    first, second = Timestamp(NOW, 1), Timestamp(NOW, 1 << 16)
+    assert version_of(first, 0) == second
+    bench.deliver(BOTH)
+    record = Remembered(b"", b"", version_of(first, 0), APPLIED, True, None, [])
+    bench.store.remember(message_id, record.encoded())
+    for timestamp in (first, second):
+        bench.hear(4, PartRequest([Wanted(bench.new_id(), timestamp, [message_id])]))
+    assert [d.status for _, message in bench.sent(Decisions) for d in message.decided] == [APPLIED, REPEATED]
 
 
 def test_nothing_is_told_of_reads_without_ids_that_have_not_come_yet():

@@ -150,9 +150,16 @@ class TakenIdsNotGivenOn(Moves):
     """What a shard learns of an id by one move is not given with another that is under way."""
 
 
-@rewrite("_tell_decisions", "status = status_at(wanted.timestamp, index, r)", "status = r.status")
+@rewrite("_tell_decisions",
+         "status = status_at(wanted.timestamp if single else version_of(wanted.timestamp, index), r)",
+         "status = r.status")  # fmt: skip
 class DecidedByTheLastCopy(Signals):
     """Who asks how a copy ended is told how its id did."""
+
+
+@rewrite("_tell_decisions", "wanted.timestamp if single", "wanted.timestamp if r.timestamp == wanted.timestamp")
+class TakenForASingle(Signals):
+    """What is the version of another copy is taken for that of one that came alone."""
 
 
 @rewrite("_tell_decisions", "if record is None and not message_id:", "if record is None:")
@@ -371,7 +378,7 @@ PLANTED_IN_STORE = (
     Planted("HeldOutcomeOneOff", "", HeldOutcomeOneOff, settings=MOVING),
     *_core(FORGETTING, GivenIsTakenForSettled, AsOldAsItsStamp),
     *_core(LATE, ExpiredWhereItWas, GoneThoughKnown, MovedByAnyPlace),
-    *_core(LATE_OF_THREE, OneIsNotEnough, ResultsOfOldShards, DecidedByTheLastCopy, TakenIdsNotGivenOn),
+    *_core(LATE_OF_THREE, OneIsNotEnough, ResultsOfOldShards, DecidedByTheLastCopy, TakenForASingle, TakenIdsNotGivenOn),
     *_core(FORGETTING, ForgottenWasApplied),
     *_core(RANGES, RangeOfSomeShards),
     *_core(MOVING, AnotherMoveGoesOn, CreatedByTheLastWrite, DecisionsToldEarly, TravelsTwice),
