@@ -111,6 +111,8 @@ def _of_retries(name: str, retries: Any) -> Iterator[str]:
         yield f"{name}: {len(waiting)} wait; {len(retries._times)} are counted, {len(retries._since)} are timed"
     if not retries._asked.keys() <= waiting.keys():
         yield f"{name}: an answer about {min(retries._asked.keys() - waiting.keys())!r} is awaited, and not wanted"
+    if asked := retries._asked.items() - {(key, expiry) for expiry, key in retries._expiry}:
+        yield f"{name}: an answer about {min(asked)[0]!r} is awaited for ever"
 
 
 def _of_queue(queue: Any) -> Iterator[str]:
@@ -180,12 +182,20 @@ def _of_leader(protocol: Any) -> Iterator[str]:
 
 
 def _of_sequence(protocol: Any) -> Iterator[str]:
-    """PrimCast: what T has that is not delivered keeps what is stamped later waiting, and nothing else does."""
+    """PrimCast: what T has that is not delivered keeps what is stamped later waiting, and nothing else does. It has
+    that in its place, and in no other."""
     queue, entries = protocol._queue, protocol.entries.values()
     waiting = {e.id for e in entries if e.epoch is not None and e.message is not None and not e.position}
     queued = queue._proposed.keys() | queue._committed.keys()
     if odd := waiting ^ queued:
         yield f"{min(odd).hex()} is in T and not delivered: {min(odd) in waiting}, but it waits: {min(odd) in queued}"
+    places = protocol.t._places
+    for place, e in places.items():
+        if e.place != place or protocol.entries.get(e.id) is not e:
+            yield f"T has {e.id.hex()} at place {place}, which takes itself to be at {e.place}"
+    for e in entries:
+        if e.place >= 0 and e.place not in places:
+            yield f"{e.id.hex()} takes itself to be at place {e.place} of T, where nothing is"
 
 
 def _of_detector(node: Node, election: Any) -> Iterator[str]:

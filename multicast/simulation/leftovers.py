@@ -1,8 +1,9 @@
 """What a process keeps though everything has long been done: what nobody may need any more, and what it still asks for.
 
-A leak does no harm in a short run. So what has no reason to hold anything by then is looked at wherever it is in a
-process: `GOES`, by classes and names of their variables (like in `invariants`, known by name only). What stays for a
-reason is not in there: memory of ids, watermarks, who leads, and heaps from which things are taken late.
+A leak does no harm in a short run. So what has no reason to hold anything by then is looked at wherever it is, on a
+process's disk (`_ON_DISK`) and in the process: `GOES`, by classes and names of their variables (like in `invariants`,
+known by name only). What stays for a reason is not in there: memory of ids, watermarks, who leads, and heaps from which
+things are taken late.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from multicast.checkpoint import Checkpoints
 from multicast.protocol import MulticastProtocol
 from multicast.types import ProcessId
 
 if TYPE_CHECKING:
+    from multicast.simulation.scene import Node
     from multicast.simulation.world import World
+
+_ON_DISK = {"received on disk": (b"i", 11), "messages on disk": (b"m", 17)}
+"""What a protocol deletes once nobody needs it: how its keys begin, and how long they are. (Of ToTo's casts those stay
+that are not followed.)"""
 
 Left = Callable[[ProcessId], dict[str, int]]
 """How much a process keeps: name -> number."""
@@ -25,21 +32,22 @@ _LEFT = ("pending", "submitted", "entries", "outgoing", "unsettled")
 _ASKS = ("_retries", "_payloads")
 _PERIOD_US = 200_000
 """At least: a store's feed goes on for ten seconds when nobody watches any more."""
-_ASKED_PERIODS, _HELD_PERIODS = 100, 20
+_ASKED_PERIODS, _HELD_PERIODS, _SYNC_PERIODS = 100, 20, 4
 """So many of a protocol's longest timers the last message may be kept for: what was lost is asked for more and more
-rarely. And what nobody asks for, afterwards."""
+rarely. And what nobody asks for, afterwards; and its deletion, until it is on disk."""
 _CONTAINERS = (dict, list, set, deque)
 _WITHIN = ("multicast.", "kvstore.core.")
 
 GOES: dict[str, tuple[str, ...]] = {
     "Assembly": ("_lists",),
+    "Behind": ("_told",),
     "Casts": ("_ids", "_queue"),
     "CausalView": ("_waiting",),
     "Channel": ("unsaved",),
     "Coordinator": ("gathering", "handed"),
     "DeliveredLog": ("_not_durable", "_overdue", "_unsettled"),
     "Election": ("_asked", "_votes"),
-    "FastCast": ("softs",),
+    "FastCast": ("doubts", "softs"),
     "GroupClocks": ("_future",),
     "GroupLog": ("_locals", "_uncovered", "entries"),
     "Instances": ("_chosen", "_taken"),
@@ -52,6 +60,7 @@ GOES: dict[str, tuple[str, ...]] = {
     "PrimCast": ("_acks", "_proposable", "_replies", "entries"),
     "QuasiGenuine": ("_ahead_wants", "_held"),
     "Reign": ("_positions", "held", "in_flight"),
+    "Rejoin": ("_answers",),
     "ReplicatedSkeen": ("stamps",),
     "Retries": ("_asked", "_since", "_times", "_waiting"),
     "Sequence": ("_expected", "_places"),
@@ -79,8 +88,12 @@ def wait(world: World, left: Left, period_us: int) -> dict[ProcessId, dict[str, 
         found = {p: held(node.protocol, GOES) for p, node in world.nodes.items() if world.belongs(p)}
         return {p: much for p, much in found.items() if much}
 
+    def on_disks() -> dict[ProcessId, dict[str, int]]:
+        found = {p: on_disk(node) for p, node in world.nodes.items() if world.belongs(p)}
+        return {p: much for p, much in found.items() if much}
+
     period_us = max(period_us, _PERIOD_US)
-    for keep, periods in ((asked, _ASKED_PERIODS), (anywhere, _HELD_PERIODS)):
+    for keep, periods in ((asked, _ASKED_PERIODS), (anywhere, _HELD_PERIODS), (on_disks, _SYNC_PERIODS)):
         if not world.run_while(lambda keep=keep: bool(keep()), periods * period_us, period_us // 4):  # type: ignore[misc]
             return keep()
     return {}
@@ -91,9 +104,18 @@ def kept(protocol: MulticastProtocol) -> dict[str, int]:
     told, parts = protocol.describe(), vars(protocol)
     found = {name: told.get(name, 0) for name in _LEFT}
     found["questions"] = sum(len(getattr(parts[name], "_retries", parts[name])) for name in _ASKS if name in parts)
+    if "member" in parts:
+        found["instances"] = told["kept"]
     if "early" in parts:
         early = parts["early"]
         found["early"] = len(early._delivered) + len(early._heap) + len(early._pending)
+    return {name: number for name, number in found.items() if number}
+
+
+def on_disk(node: Node) -> dict[str, int]:
+    """How much is left of that on its disk: name -> number, where it is not 0."""
+    keys = Checkpoints(node.journal).saved()
+    found = {name: sum(k[:1] == prefix and len(k) == size for k in keys) for name, (prefix, size) in _ON_DISK.items()}
     return {name: number for name, number in found.items() if number}
 
 

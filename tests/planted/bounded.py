@@ -92,6 +92,11 @@ class VotersBeforeTheJump(FtSkeen):
     """Who has accepted an instance is remembered though a peer's state contains it."""
 
 
+@rewrite("begin", "entry.place = -1", "pass", part=Sequence)
+class PlacesOfTheSequenceBefore(PrimCast):
+    """What was delivered keeps the place that it had in another T: who takes that over may put it upon another one."""
+
+
 _FEW, _ONE = small(pending_max="6"), small(early_max="1")
 PLANTED = (
     Planted(WordsWithoutBound, small(early_max="1", early_clock="false")), Planted(HeldWithoutBound, _ONE),
@@ -99,5 +104,5 @@ PLANTED = (
     Planted(NothingRefusedInToto, _FEW), Planted(ViewsWithoutBound, _ONE), Planted(CastsWithoutBound, _ONE),
     Planted(ProposableStays), Planted(RefillsInPartStay, small(portion_bytes="100")),
     Planted(StatesInPartStay, small(portion_bytes="100")), Planted(EarlyWordStays), Planted(ChosenBeforeTheJump),
-    Planted(VotersBeforeTheJump),
+    Planted(VotersBeforeTheJump), Planted(PlacesOfTheSequenceBefore),
 )  # fmt: skip

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from multicast.membership import Views
+from multicast.parts.channels import Channels
+from multicast.parts.copies import CopiesLog
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.detector import FailureDetector
 from multicast.parts.group_log import LeadersWord
 from multicast.parts.instances import Instances
 from multicast.parts.payloads import Payloads
 from multicast.parts.rejoin import Rejoin
+from multicast.parts.truncation import Truncation
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
+from multicast.protocols.quasi_genuine import QuasiGenuine
 from multicast.protocols.white_box import WhiteBox
 from multicast.simulation.runner import Settings
 from tests.planted import Planted, planted_in
@@ -79,6 +83,21 @@ class SoftStampsKept(FastCast):
 @rewrite("forget", "self._heard.pop(position, None)", "pass", part=LeadersWord)
 class EveryWordKept(FtSkeen):
     """A follower keeps its leader's words when it has followed them: soon it has no room for the next ones."""
+
+
+@rewrite("heard", "max(min(reached.values()), instance - self.kept)", "instance - self.kept", part=Truncation)
+class InstancesKeptForNobody(FtSkeen):
+    """Instances that all have applied are kept as if somebody lacked them."""
+
+
+@rewrite("pop", "out.delete(_item_key(pending.source, pending.number))", "pass", part=Channels)
+class ReceivedStaysOnDisk(QuasiGenuine):
+    """What was received, saved and delivered stays on disk until the next restart."""
+
+
+@rewrite("_settle", "out.delete(_PREFIX + message_id)", "pass", part=CopiesLog)
+class DestinationsStayOnDisk(QuasiGenuine):
+    """The destinations of settled messages stay on disk: after a restart they wait to be settled once more."""
 
 
 _ONE = Settings(profile="faults", size="small", groups=1, replicas=3, messages=20)
