@@ -35,6 +35,15 @@ def test_a_report_of_a_later_epoch_counts_once_that_epoch_is_joined() -> None:
     assert (known.quorum_clock, known.leader_clock) == (7, 9)
 
 
+def test_of_two_reports_of_a_later_epoch_the_second_one_counts() -> None:
+    known = clocks()
+    for clock in (5, 9):
+        known.report(1, SECOND, clock, 0)
+        known.report(2, SECOND, clock, 0)
+    known.begin(SECOND, 0, 0)
+    assert (known.quorum_clock, known.leader_clock) == (9, 9)
+
+
 def test_a_report_of_a_later_epoch_counts_though_one_of_a_still_later_one_has_come() -> None:
     known = clocks()
     for sender in (1, 2):

@@ -345,6 +345,15 @@ def test_who_takes_over_a_state_fetches_what_follows_at_once_and_once() -> None:
         assert [asked.first for _, asked, _ in out.sends if isinstance(asked, Fetch)] == [4]
 
 
+def test_a_leader_that_takes_over_a_state_proposes_what_follows() -> None:
+    world, out = group(), Outbox()
+    member = world.protocol(0).paxos
+    member.jump(3, world.now, out)
+    member.propose(b"x")
+    member.end_batch(world.now, out)
+    assert [accept.instance for _, accept, _ in out.sends if isinstance(accept, Accept)] == [4]
+
+
 def test_a_candidate_that_lacks_dropped_instances_does_not_lead() -> None:
     world = group()
     isolate(world, 2)

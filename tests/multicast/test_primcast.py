@@ -44,6 +44,36 @@ def test_who_lacks_a_view_of_another_group_asks_until_it_has_it() -> None:
     assert asked == [(0,), (0,)]
 
 
+def test_what_another_group_has_delivered_moves_the_clock() -> None:
+    """Nothing is stamped below it any more, or it would wait for the next message."""
+    world = cluster()
+    world.cut = {(p, q) for p in (3, 4, 5) for q in (0, 1, 2)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    process, out = world.protocol(1), Outbox()
+    assert process.entries[m].epoch is not None
+    final = Timestamp(process.clock.value + 9, 1)
+    process.on_message(3, Known(m, final), world.now, out)
+    process.end_batch(world.now, out)
+    assert [message.clock for _, message, _ in out.sends if type(message) is Bump] == [final.time]
+
+
+def test_who_waits_for_the_clocks_of_its_group_asks_for_them_and_is_told() -> None:
+    """The last word of them may be lost, and nothing raises a clock until the next message comes."""
+    world = cluster()
+    world.cut = {(p, q) for p in (3, 4, 5) for q in (0, 1, 2)}
+    m = world.submit(0, 0, 1)
+    world.settle()
+    process, out = world.protocol(1), Outbox()
+    entry = process.entries[m]
+    entry.locals[1] = entry.ts + 9
+    process._refresh(entry, world.now)
+    assert process._missing(entry) == (0, 2)
+    process.on_message(2, Ack(Ballot(1, 0), entry.ts, 1, 0, [], True), world.now, out)
+    process.end_batch(world.now, out)
+    assert [(to, message.clock) for to, message, _ in out.sends if type(message) is Ack] == [((2,), entry.ts)]
+
+
 def recorded(world: Lockstep, process: int) -> list[tuple[int, MessageId, Timestamp]]:
     """What this process has delivered: position, id, timestamp."""
     return world.engines[process].application.delivered  # type: ignore[attr-defined, no-any-return]

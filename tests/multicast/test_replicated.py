@@ -10,7 +10,7 @@ import pytest
 from multicast.parts.ballots import LeaderIs
 from multicast.parts.delivered import Known, Watermark
 from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, SavedEntry, State, encode_command
-from multicast.parts.paxos import Fetch
+from multicast.parts.paxos import Accept, Fetch
 from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
 from multicast.parts.replicated import Stamp, Stamps
 from multicast.parts.transfer import StateAsk
@@ -529,6 +529,30 @@ def test_the_own_stamp_of_a_later_copy_outlives_the_delivery_of_the_first(protoc
     process.member._deliver(first, out)
     assert process.waits_for() == ()
     assert process.stamps == {message.id: {0: later.local}}
+
+
+@PROTOCOLS
+def test_the_stamps_of_a_later_copy_count_where_the_first_one_is_known(protocol: type[MulticastProtocol]) -> None:
+    process = cluster(protocol, dedup_window_us=SECOND, clock="hybrid").protocol(0)
+    message, out = AppMessage(new_message_id(START_US, 1), (0, 1), b"x", 0), Outbox()
+    process.log.add(message.id, message.destinations, Timestamp(START_US, 0), out)
+    later = Timestamp(START_US + 4 * SECOND, 0)
+    process.on_assigned(process.member.log.assign(Assign(Ballot(1, 0), later, message), None, out), START_US, out)
+    stamp = Stamp(message.id, Ballot(1, 3), Timestamp(later.time + 1, 1))
+    process.on_message(3, stamp, START_US, out)
+    assert process.stamps == {message.id: {0: later, 1: stamp.local}}
+
+
+def test_who_reigns_has_the_clock_moved_to_what_it_knows_to_be_final() -> None:
+    """It may know that by a peer's state alone, and have heard no stamp."""
+    process = cluster(FastCast).protocol(0)
+    message, out = AppMessage(new_message_id(START_US, 1), (0, 1), b"x", 0), Outbox()
+    entry = process.member.log.assign(Assign(Ballot(1, 0), Timestamp(5, 0), message), None, out)
+    process.member.log.set_final(entry, Timestamp(9, 1))
+    process.on_reign([], START_US, out)
+    process.end_batch(START_US, out)
+    proposed = [value for _, accept, _ in out.sends if type(accept) is Accept for value in accept.values]
+    assert proposed == [encode_command(Advance(Ballot(1, 0), entry.local, Timestamp(9, 1), True))]
 
 
 @PROTOCOLS

@@ -100,6 +100,15 @@ def test_when_it_is_somebody_else_who_knows_all_are_due_the_oldest_first() -> No
     assert waiting.due(PERIOD) == [3, 1, 2]
 
 
+def test_whoever_was_asked_in_vain_leaves_room_for_the_questions_to_another_one() -> None:
+    waiting = retries()
+    for key in range(WINDOW_MIN):
+        waiting.add(key, 0)
+    assert len(waiting.due(PERIOD)) == WINDOW_MIN
+    waiting.hurry()
+    assert waiting.due(PERIOD) == list(range(WINDOW_MIN))
+
+
 class Naive:
     """What must hold of `Retries`, whatever it does: when each key was added, and last asked about."""
 

@@ -245,6 +245,7 @@ def test_a_change_makes_its_view_though_there_is_a_later_copy_of_it() -> None:
     entry.epoch, entry.ts = Ballot(1, 0), NOW + 10_000
     process.on_install(1, message, Timestamp(NOW, 0), msgspec.msgpack.encode((Ballot(1, 0), NOW)), NOW, out)
     assert process.election.views.latest == 1
+    assert process.t.reach == 1, "T has only the later copy, and says so"
 
 
 def test_a_heartbeat_of_the_view_before_does_not_begin_the_next_one() -> None:

@@ -99,6 +99,27 @@ def test_a_late_stamp_is_final_alone_and_makes_the_others_void() -> None:
     assert not Window(0).limit(made.id) < late
 
 
+@pytest.mark.parametrize("highest", [1, 2])
+def test_what_another_group_has_delivered_is_final_with_the_group_that_gave_it(highest: int) -> None:
+    window, made = Window(100), entry(message(0, 1, 2))
+    own, final = window.limit(made.id) - 9, Timestamp(window.limit(made.id), highest)
+    made.put(Stamp(made.id, 0, own, FIRST), two)
+    made.learn_final(3 - highest, final, window)
+    assert made.decide(window) == final and made.final is None, "the own stamp is not decided"
+    made.locals[0] = own
+    assert made.decide(window) == made.final == final
+
+
+def test_a_stamp_may_be_decided_once_it_is_known_who_belongs_to_its_epoch() -> None:
+    made = entry(message(0, 1))
+    for process in (3, 4):
+        assert not made.acknowledge(process, 1, Stamp(made.id, 0, 7, FIRST), lambda *of: False)
+    assert not made.recount(lambda *of: False)
+    assert made.recount(two)
+    assert made.is_decided(1, 7)
+    assert not made.recount(two)
+
+
 # -- sequences ---------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +224,9 @@ def test_what_was_proposed_for_later_waits_for_its_turn() -> None:
     assert proposed is not None and proposed.place == 1
     sequence.extend(2)
     assert sequence.waiting == 1
+    sequence = expecting(1, 0)
+    sequence.extend(2)
+    assert sequence.waiting == 0, "what came by another way waits no more, and leaves its room"
 
 
 def test_what_is_next_is_kept_however_many_wait() -> None:

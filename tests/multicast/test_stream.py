@@ -200,6 +200,23 @@ def test_a_barrier_of_the_logs_own_time_does_not_wait_for_a_clock_that_was_set_b
     assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(500, 1), (501, 0)]
 
 
+def test_a_barrier_far_ahead_does_not_wait_for_a_clock_that_was_set_back():
+    one, proposed = stream(), []
+    leader = BarrierLeader(one, 20, 1_000, proposed.append, announces=False)
+    for time in (1_100, 1_101):
+        leader.want(1, (time, 0))
+    leader.propose_due(100)
+    assert proposed == []
+    leader.propose_due(99)
+    assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(1_100, 0), (1_101, 0)]
+
+
+def test_who_has_requested_barriers_for_its_first_stamp_needs_others_for_the_next_one():
+    one = Stream(TWO, 0, (1,), announced=True)
+    assert one.decide(1, [value(0, 1, 1, 7, 1)])[1] == {}
+    assert one.decide(2, [value(1, 1, 1, 7, 1)])[1] == {1: (7, 1)}
+
+
 def test_who_announced_something_else_than_was_decided_announces_nothing_more():
     """A deposed leader that does not know it, and has fetched what another one had decided: what it goes on to say of
     what it knows as decided would make what it had announced count."""

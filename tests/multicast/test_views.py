@@ -39,6 +39,13 @@ def test_a_flush_needs_a_complete_quorum_of_every_group() -> None:
     assert gathering({p: same for p in (0, 1, 3, 4, 5)}, incomplete=(4,)).suffices
 
 
+def test_who_has_caught_up_since_it_answered_counts() -> None:
+    same = [1] * 6
+    one = gathering({p: same for p in (0, 1, 3, 4)}, incomplete=(4,))
+    one.add(4, Flushed(7, same, [0] * 6, True))
+    assert one.suffices
+
+
 def test_answers_about_another_view_or_other_members_do_not_count() -> None:
     one = Gathering(7, (0, 1, 3, 4), TWO)
     one.add(0, Flushed(6, [0] * 4, [0] * 4, True))

@@ -1,0 +1,108 @@
+"""Bugs planted in what one part counts, takes over or asks for, each in a line of its own. Tests of single parts see
+them: seeds would need links that lose just the last word, copies after their window, or views that come late."""
+
+from __future__ import annotations
+
+from multicast.parts.barrier_leader import BarrierLeader
+from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.paxos import Paxos
+from multicast.parts.retries import Retries
+from multicast.parts.sequence import Sequence
+from multicast.parts.stamps import Entry
+from multicast.parts.stream import Stream
+from multicast.parts.views import Gathering
+from multicast.protocols.fastcast import FastCast
+from multicast.protocols.ft_skeen import FtSkeen
+from multicast.protocols.primcast import PrimCast
+from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.protocols.toto import Toto
+from multicast.protocols.white_box import WhiteBox
+from tests.planted import planted_in
+from tests.planted.rewriting import rewrite
+
+# -- PrimCast ---------------------------------------------------------------------------------------------------------
+
+
+@rewrite("learn_final", "final.time if other == final.tiebreak else 0", "final.time", part=Entry)
+class EveryGroupGaveIt(PrimCast):
+    """What another group has delivered gets the tie-break of another group than there: the order differs."""
+
+
+@rewrite("recount", "decided = True", "pass", part=Entry)
+class RecountedInVain(PrimCast):
+    """A stamp that is decided once it is known who belongs to its epoch is looked at no more: its message waits."""
+
+
+@rewrite("_on_known", "self.clock.advance(known.final.time)", "pass")
+class KnownMovesNoClock(PrimCast):
+    """What another group has delivered waits until some other message moves this group's clocks."""
+
+
+@rewrite("_missing", "missing += self.election.others", "pass")
+class ClocksNotAskedFor(PrimCast):
+    """A message waits for clocks whose last word was lost, and nobody is asked for them."""
+
+
+@rewrite("end_batch", "or self.topology.group_of[peer] == self.group", "")
+class ClockNotToldAgain(PrimCast):
+    """Who is asked for its clock, and has no stamps to tell besides, is silent."""
+
+
+@rewrite("on_install", "self.t.reach = max(self.t.reach, position)", "pass")
+class InstalledCopyNotInReach(PrimCast):
+    """T lacks an installed message, of which it has a later copy, and does not say so."""
+
+
+@rewrite("report", "del later[-2]", "del later[-1]", part=GroupClocks)
+class FirstReportOfALaterEpoch(PrimCast):
+    """Of what was told of clocks in an epoch before it was joined the first counts and not the last."""
+
+
+@rewrite("extend", "for place in range(self.length, length): self._expected.pop(place, None)",
+         "self._expected.pop(self.length, None)", part=Sequence)  # fmt: skip
+class RefilledProposalsWait(PrimCast):
+    """Proposals that came by another way keep the room of those that wait."""
+
+
+# -- consensus and stamps ---------------------------------------------------------------------------------------------
+
+
+@rewrite("jump", "self._decided_since(instance)", "pass", part=Paxos)
+class ProposesForThePast(QuasiGenuine):
+    """A leader that takes over a state proposes next for an instance that is decided: that value is lost."""
+
+
+@rewrite("_hear_stamp", "(known is not None and (entry is None or entry.position))", "known is not None")
+class StampsOfLaterCopiesUnheard(FtSkeen):
+    """Whoever still knows the first copy of a message never learns the stamps of the later one."""
+
+
+@rewrite("on_reign", "self._conclude(entry, entry.final)", "self._consider(entry)")
+class KnownFinalNotConcluded(FastCast):
+    """A leader that knows a timestamp by a peer's state alone never has the clock moved to it."""
+
+
+@rewrite("hurry", "self._asked.clear()", "pass", part=Retries)
+class AskedInVainForEver(WhiteBox):
+    """Questions to a dead leader leave no room for those to the next one."""
+
+
+# -- barriers and views -----------------------------------------------------------------------------------------------
+
+
+@rewrite("_may_go", "or waits_us > self._wait_us + self._ahead_max_us", "", part=BarrierLeader)
+class WaitsForAClockSetBack(QuasiGenuine):
+    """A barrier that was wanted before the clock was set back waits until the clock is there once more."""
+
+
+@rewrite("apply", "if restamped or not self._announced:", "if not self._announced:", part=Stream)
+class NextStampNotRequested(QuasiGenuine):
+    """Barriers are requested for a message's first stamp only, which it does not keep."""
+
+
+@rewrite("add", "self.replies[sender] = reply", "self.replies.setdefault(sender, reply)", part=Gathering)
+class FirstAnswerCounts(Toto):
+    """Who answers a flush again, having caught up, still counts as one who has not: the view never ends."""
+
+
+PLANTED = planted_in(__name__)
