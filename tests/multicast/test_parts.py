@@ -199,6 +199,21 @@ def test_the_id_of_a_late_copy_is_known_until_that_one_is_settled_too() -> None:
     assert log.known(identity) is None
 
 
+def test_the_id_of_a_late_copy_is_known_for_two_windows_though_the_first_one_was_overdue() -> None:
+    second, identity = 1_000_000, b"m" * 16
+    log, out = DeliveredLog(0, Topology.grid(1, 3), 100, second), Outbox()
+    first, late = [Timestamp(created_us(identity) + after * second, 0) for after in (1, 9)]
+    log.add(identity, (0,), first, out)
+    log._forget_old(late.time, out)
+    assert log.known(identity) == (first, 1), "it is not settled"
+    log.add(identity, (0,), late, out)
+    log.durable(2, out)
+    log.report(1, late, out)
+    assert log.unsettled == 0 and log.known(identity) == (late, 2)
+    log._forget_old(late.time + 3 * second, out)
+    assert log.known(identity) is None
+
+
 def test_what_another_group_brings_back_is_remembered_for_another_two_windows() -> None:
     second, identity = 1_000_000, b"m" * 16
     log, out = DeliveredLog(0, Topology.grid(2, 1), 100, second), Outbox()

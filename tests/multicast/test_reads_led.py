@@ -13,7 +13,7 @@ from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.skeen import Multicast, Propose, Skeen
-from multicast.types import AppMessage, Timestamp, Topology, new_message_id
+from multicast.types import AppMessage, Ballot, Timestamp, Topology, new_message_id
 from tests.multicast.lockstep import START_US, Lockstep
 from tests.planted.reads_led import (
     FastCastAsksNobody,
@@ -53,6 +53,30 @@ def test_a_leader_answers_once_a_quorum_confirms_it_and_writes_nothing(protocol:
     world.settle()
     assert world.fresh(0) == [2]
     assert [engine.recorder.offset for engine in world.engines.values()] == before
+
+
+def test_what_t_lacks_by_now_is_waited_for_though_the_backlog_is_delivered() -> None:
+    world, out = cluster("primcast"), Outbox()
+    process = world.protocol(0)
+    process.on_read(7, world.now, out)
+    process.end_batch(world.now, out)
+    [asked] = process._reads._rounds
+    asked.position, asked.members, process.t.reach = None, {0, 1}, 1
+    process._reads.end_batch(world.now, out)
+    assert out.readable == []
+    process.t.reach = 0
+    process._reads.end_batch(world.now, out)
+    assert out.readable == [(7, 0)]
+
+
+def test_what_was_asked_in_an_earlier_ballot_is_given_up_by_who_leads_another_one() -> None:
+    world, out = cluster("primcast"), Outbox()
+    process = world.protocol(0)
+    process.on_read(7, world.now, out)
+    process.end_batch(world.now, out)
+    process._reads._rounds[0].ballot = Ballot(0, 0)
+    process._reads.end_batch(world.now, out)
+    assert out.readable == [(7, None)]
 
 
 @pytest.mark.parametrize(("protocol", "options"), LED)

@@ -244,3 +244,17 @@ def test_who_was_given_what_a_repair_does_not_contain_any_more_asks_for_the_rest
     channels.adopt([(0, 7, (7, 0))], [])
     channels.take(0, 0, Barrier((9, 0), 9), PERIOD + 1, out)
     assert [asked.received for _, asked, _ in out.sends if type(asked) is Ask] == [0, 7]
+
+
+def test_what_comes_with_a_peers_state_is_saved_before_it_is_acknowledged() -> None:
+    def member(values: dict[bytes, bytes]) -> Channels:
+        log = DeliveredLog(3, TWO, 1, 0)
+        made = Channels(1, TWO, (0, 1), log, PERIOD, Deadlines({}), lambda group: 3 * group, lambda: True)
+        made.restore(values, Outbox())
+        return made
+
+    channels, out = member({}), Outbox()
+    channels.adopt([(0, 7, (7, 0))], [(0, 7, Item((6, 0), message(7, 1)))])
+    channels.tell_receipts(0, out)
+    again = member({key: kept for key, kept, _ in out.changes if kept is not None})
+    assert [pending.number for pending in again.waiting.items.values()] == [again.of[0].acked] == [7]

@@ -4,8 +4,11 @@ them: seeds would need links that lose just the last word, copies after their wi
 from __future__ import annotations
 
 from multicast.parts.barrier_leader import BarrierLeader
+from multicast.parts.channels import Channels
+from multicast.parts.delivered import DeliveredLog
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.paxos import Paxos
+from multicast.parts.reads import LeaderReads
 from multicast.parts.retries import Retries
 from multicast.parts.sequence import Sequence
 from multicast.parts.stamps import Entry
@@ -87,6 +90,25 @@ class AskedInVainForEver(WhiteBox):
     """Questions to a dead leader leave no room for those to the next one."""
 
 
+# -- ids and reads ----------------------------------------------------------------------------------------------------
+
+
+@rewrite("_remember", "self._overdue.discard(message_id)", "pass", part=DeliveredLog)
+class OverdueForGood(PrimCast):
+    """An id that was overdue is forgotten as soon as its late copy is settled, by some sooner than by others."""
+
+
+@rewrite("_position", "asked.position = self._announced()", "asked.position = self._announced() or 0", part=LeaderReads)
+class FreshFromTheBeginning(PrimCast):
+    """A read of what its backlog does not hold any more, and T lacks, is said to be fresh from the beginning."""
+
+
+@rewrite("end_batch", "not (leads and self._leadership.joined == self._rounds[-1].ballot)", "not leads",
+         part=LeaderReads)  # fmt: skip
+class RoundsOfTheBallotBefore(PrimCast):
+    """Who leads again waits for what nobody confirms any more, and all that is asked then waits behind it."""
+
+
 # -- barriers and views -----------------------------------------------------------------------------------------------
 
 
@@ -98,6 +120,11 @@ class WaitsForAClockSetBack(QuasiGenuine):
 @rewrite("apply", "if restamped or not self._announced:", "if not self._announced:", part=Stream)
 class NextStampNotRequested(QuasiGenuine):
     """Barriers are requested for a message's first stamp only, which it does not keep."""
+
+
+@rewrite("adopt", "self.receive(group, number, item)", "self.receive(group, number, item, True)", part=Channels)
+class AdoptedUnsaved(QuasiGenuine):
+    """What comes with a peer's state is acknowledged, and not on disk: a crash loses it for this process."""
 
 
 @rewrite("add", "self.replies[sender] = reply", "self.replies.setdefault(sender, reply)", part=Gathering)
