@@ -153,7 +153,7 @@ def test_what_was_chosen_in_one_ballot_is_proposed_anew_in_the_next() -> None:
 def test_votes_that_nobody_explains_are_not_kept_for_ever() -> None:
     learner: RemoteLearner[str] = RemoteLearner(2)
     for instance in range(2, 10_000):
-        for voter in (0, 1):
+        for voter in (0, 1) if instance % 2 else (0,):
             learner.accepted(voter, BALLOT, [instance])
     assert len(learner._votes) + len(learner._chosen) <= 1_001
     assert learner.tell(BALLOT, 10_000, 9_999, "z") == []

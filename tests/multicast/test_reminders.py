@@ -52,6 +52,10 @@ def test_an_answer_to_an_earlier_life_does_not_count() -> None:
         part.add(pid, Reminder(question - 1, 9, ZERO))
     assert not part.complete
     assert part.numbers == {0: 0, 1: 0}
+    part.begin(2_000, random.Random(1))
+    for pid in range(1, 6):
+        part.add(pid, Reminder(question, 9, ZERO))
+    assert not part.complete
 
 
 def simulated(**options: bool) -> tuple[World, Properties]:

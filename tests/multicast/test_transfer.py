@@ -89,6 +89,16 @@ def test_nobody_else_is_asked_while_a_state_comes_and_they_are_asked_more_seldom
     assert asked(lost)
 
 
+def test_after_however_long_an_outage_somebody_is_asked_soon(member):
+    member.transfer.ask(0, Outbox())
+    for period in range(1, 1_000):
+        member.deadlines.run(period * PERIOD, Outbox())
+    out = Outbox()
+    for period in range(1_000, 1_016):
+        member.deadlines.run(period * PERIOD, out)
+    assert len(asked(out)) == 1
+
+
 def test_nobody_is_asked_once_nothing_is_lacked(member):
     member.transfer.ask(0, Outbox())
     member.needed = False

@@ -7,12 +7,15 @@ from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.channels import Channels
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.learner import RemoteLearner
 from multicast.parts.paxos import Paxos
 from multicast.parts.reads import LeaderReads
+from multicast.parts.reminders import Reminders
 from multicast.parts.retries import Retries
 from multicast.parts.sequence import Sequence
 from multicast.parts.stamps import Entry
 from multicast.parts.stream import Stream
+from multicast.parts.transfer import StateTransfer
 from multicast.parts.views import Gathering
 from multicast.protocols.fastcast import FastCast
 from multicast.protocols.ft_skeen import FtSkeen
@@ -90,6 +93,11 @@ class AskedInVainForEver(WhiteBox):
     """Questions to a dead leader leave no room for those to the next one."""
 
 
+@rewrite("ask", "min(self._asks // len(self.peers), _PATIENCE)", "self._asks // len(self.peers)", part=StateTransfer)
+class PatienceWithoutEnd(FtSkeen):
+    """Who lacks dropped instances asks for a state ever more seldom: after a long outage never any more."""
+
+
 # -- ids and reads ----------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +117,11 @@ class RoundsOfTheBallotBefore(PrimCast):
     """Who leads again waits for what nobody confirms any more, and all that is asked then waits behind it."""
 
 
+@rewrite("begin", "self._question = now << 8 | rng.getrandbits(8)", "self._question = 1", part=Reminders)
+class SameQuestionInEveryLife(FtSkeen):
+    """Answers to an earlier life remind who has lost its disk once more, of less than it has told since."""
+
+
 # -- barriers and views -----------------------------------------------------------------------------------------------
 
 
@@ -125,6 +138,11 @@ class NextStampNotRequested(QuasiGenuine):
 @rewrite("adopt", "self.receive(group, number, item)", "self.receive(group, number, item, True)", part=Channels)
 class AdoptedUnsaved(QuasiGenuine):
     """What comes with a peer's state is acknowledged, and not on disk: a crash loses it for this process."""
+
+
+@rewrite("_prune", "self._votes = {k: v for k, v in self._votes.items() if k > limit}", "pass", part=RemoteLearner)
+class VotesKeptForEver(QuasiGenuine):
+    """A direct learner keeps the votes on instances of which others were lost, for as long as the ballot stands."""
 
 
 @rewrite("add", "self.replies[sender] = reply", "self.replies.setdefault(sender, reply)", part=Gathering)
