@@ -110,6 +110,13 @@ def test_what_another_group_has_delivered_is_final_with_the_group_that_gave_it(h
     assert made.decide(window) == made.final == final
 
 
+def test_that_another_group_has_delivered_it_late_makes_a_stamp_void() -> None:
+    window, made = Window(100), entry(message(0, 1, 2))
+    limit = window.limit(made.id)
+    made.learn_final(2, Timestamp(limit + 1, 2), window)
+    assert made.is_void(limit, window) and not made.is_decided(1, limit)
+
+
 def test_a_stamp_may_be_decided_once_it_is_known_who_belongs_to_its_epoch() -> None:
     made = entry(message(0, 1))
     for process in (3, 4):

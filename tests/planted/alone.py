@@ -34,6 +34,11 @@ class EveryGroupGaveIt(PrimCast):
     """What another group has delivered gets the tie-break of another group than there: the order differs."""
 
 
+@rewrite("learn_final", "self.locals.setdefault(group, final.time)", "pass", part=Entry)
+class LateElsewhereUnlearned(PrimCast):
+    """What another group has delivered late, and dropped, keeps what is above its own stamp waiting here for good."""
+
+
 @rewrite("recount", "decided = True", "pass", part=Entry)
 class RecountedInVain(PrimCast):
     """A stamp that is decided once it is known who belongs to its epoch is looked at no more: its message waits."""
