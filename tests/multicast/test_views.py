@@ -109,6 +109,9 @@ def test_who_lacks_very_much_is_not_waited_for_if_the_group_can_spare_it() -> No
     held = {p: much for p in (0, 1, 3, 4)}
     assert gathering({**held, 2: [0] * 6}).held_by_all() == much
     assert gathering({0: much, 3: much, 4: much, 1: [0] * 6}).held_by_all() == [0] * 6
+    assert gathering({**held, 2: [0] * 6}, incomplete=(1,)).held_by_all() == [0] * 6, "0 alone could finish the view"
+    assert gathering({**held, 2: [9, 0, 0, 0, 0, 0]}).held_by_all() == much
+    assert gathering({**held, 2: [10, 0, 0, 0, 0, 0]}).held_by_all()[0] == 10, "who lacks less is waited for"
 
 
 def test_a_cast_is_accepted_after_its_past() -> None:

@@ -155,4 +155,14 @@ class FirstAnswerCounts(Toto):
     """Who answers a flush again, having caught up, still counts as one who has not: the view never ends."""
 
 
+@rewrite("held_by_all", "lack[p] > MISSING_MAX and", "", part=Gathering)
+class NobodyIsWaitedFor(Toto):
+    """Who lacks a single cast is not waited for, and comes back by other means, whenever its group can spare it."""
+
+
+@rewrite("held_by_all", "if q != p and staying[q].complete", "if q != p", part=Gathering)
+class SparedForTheIncomplete(Toto):
+    """Who lacks much is left behind though without it nobody of its group, or too few, can finish the view."""
+
+
 PLANTED = planted_in(__name__)
