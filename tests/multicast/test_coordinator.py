@@ -58,6 +58,16 @@ def test_a_silent_member_leaves_once_all_who_live_have_answered():
     assert rig.beat(TIMEOUT + 1, 1, 2, 3, 4) == []
 
 
+def test_the_silent_are_asked_again_and_everybody_while_those_who_answered_are_too_few():
+    rig = Rig()
+    rig.beat(TIMEOUT, 1, 2, 3, 4)
+    rig.answer(TIMEOUT, 0, 1, 3)
+    rig.coordinator.answer(4, Flushed(1, [0] * 6, [0] * 6, False), TIMEOUT, Outbox())
+    assert rig.beat(TIMEOUT + 1, 1, 2, 3, 4) == list(ALL), "4 may have caught up"
+    rig.answer(TIMEOUT + 1, 4)
+    assert rig.beat(TIMEOUT + 2, 1, 2, 3, 4) == [2, 5]
+
+
 def test_no_view_begins_without_a_quorum_of_every_group():
     rig = Rig()
     assert rig.beat(TIMEOUT, 1, 2, 3) == []

@@ -217,6 +217,35 @@ def test_who_has_requested_barriers_for_its_first_stamp_needs_others_for_the_nex
     assert one.decide(2, [value(1, 1, 1, 7, 1)])[1] == {1: (7, 1)}
 
 
+def test_silence_is_broken_one_threshold_after_a_group_was_told_the_last_barrier():
+    one, proposed = stream(), []
+    leader = BarrierLeader(one, 0, 1_000, proposed.append, announces=False)
+    leader.told = {0: 100, 1: 150}
+    assert leader.break_silence(190, 100) == 10
+    one.decide(1, [encode(Null((140, 0)))])  # the own group has its own last stamp
+    leader.tells(1, (160, 0))
+    leader.tells(1, (90, 0))
+    assert leader.break_silence(239, 100) == 1
+    assert proposed == []
+    assert leader.break_silence(240, 100) == 20
+    assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(240, 0)]
+    leader.tells(0, (240, 0))
+    assert leader.break_silence(259, 100) == 1
+    assert leader.break_silence(300, 100) == 40
+    assert [msgspec.msgpack.decode(one, type=Null).stamp for one in proposed] == [(240, 0), (260, 0)]
+
+
+def test_what_a_quorum_lacks_for_longer_than_a_period_is_overdue():
+    one = stream()
+    leader = BarrierLeader(one, 0, 1_000, [].append, announces=False)
+    for instance, overdue in ((1, [False, True]), (2, [True, True])):
+        one.decide(instance, [value(0, 1, instance, instance, 1)])
+        assert [leader.overdue(1), leader.overdue(1)] == overdue
+    for process in (3, 4):
+        one.acknowledge(process, 2)
+    assert not leader.overdue(1)
+
+
 def test_who_announced_something_else_than_was_decided_announces_nothing_more():
     """A deposed leader that does not know it, and has fetched what another one had decided: what it goes on to say of
     what it knows as decided would make what it had announced count."""

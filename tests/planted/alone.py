@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.channels import Channels
+from multicast.parts.coordinator import Coordinator
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.learner import RemoteLearner
@@ -163,6 +164,28 @@ class NobodyIsWaitedFor(Toto):
 @rewrite("held_by_all", "if q != p and staying[q].complete", "if q != p", part=Gathering)
 class SparedForTheIncomplete(Toto):
     """Who lacks much is left behind though without it nobody of its group, or too few, can finish the view."""
+
+
+@rewrite("coordinate", "p not in answered.replies or not answered.suffices", "p not in answered.replies",
+         part=Coordinator)  # fmt: skip
+class AnswersOnce(Toto):
+    """Who has answered a flush before it had caught up is not asked again: the view never ends."""
+
+
+@rewrite("coordinate", "p not in answered.replies or not answered.suffices", "not answered.suffices",
+         part=Coordinator)  # fmt: skip
+class SilentAreNotAskedAgain(Toto):
+    """Whom the flush has not reached is not asked again once others suffice, and is waited for as long as it lives."""
+
+
+@rewrite("break_silence", "max(told, self._stream.base.last[0])", "told", part=BarrierLeader)
+class SilentThoughItSpeaks(QuasiGenuine):
+    """A group that decides all the while decides null messages for itself besides."""
+
+
+@rewrite("tells", "max(self.told.get(group, 0), barrier[0])", "barrier[0]", part=BarrierLeader)
+class ToldLess(QuasiGenuine):
+    """A barrier that comes late makes a leader take a group for one that has been told nothing for longer."""
 
 
 PLANTED = planted_in(__name__)
