@@ -2,6 +2,7 @@
 
     runner       extraction, then the properties, group by group
     case         the run under audit: its frames, and what was found so far
+    noted        what is wrong with the histories themselves
     answered     what clients were told
     guarantees   sessions, keys, and the table of consistency models
     course       what happened when

@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 from spark_etl.audit import course
 from spark_etl.audit.ahead import Ahead, Found
-from spark_etl.certify.proof import CLIENTS, HISTORY, LOGS, READS, VALUES, Proof
+from spark_etl.certify.proof import CLIENTS, LOGS, READS, VALUES, Proof
 from spark_etl.certify.proving import prove
 from spark_etl.certify.source import Source, source
 from spark_etl.certify.tasks import work
-from spark_etl.checks import clients, positions, sessions, transactions, workloads
+from spark_etl.checks import positions, sessions, transactions, workloads
 from spark_etl.checks.ranges import FIRST_KEY
 from spark_etl.frames import edges, relations
 from spark_etl.frames.columns import absent
@@ -69,6 +69,7 @@ class Case:
         self.notes: list[str] = []
         self.counts: dict[str, int] = {}
         self.excused = 0
+        self.foreign_histories: list[str] = []
         self.source: Source | None = None
         self.width = 0
         self.leased = False
@@ -100,7 +101,7 @@ class Case:
         self.width = course.slice_width(self.small, self.span) if self.wants_course else 0
 
     def _prepare(self) -> None:
-        """What was proved, how far every replica got, and what is wrong with the histories."""
+        """What was proved, and how far every replica got."""
         self.shards = list(self.inputs.shards)[: relations.SHARDS_MAX]
         self.progress("certifying")
         self.proof = self._certify()
@@ -123,10 +124,6 @@ class Case:
             shard for shard, members in self.inputs.shards.items() if unsure & set(members) and shard not in covered
         ]
         self.has_outcomes = self.counts.get("outcomes", 0) > 0 or self.counts.get("deliveries", 0) == 0
-        if self.has_history and not self.proof.holds(HISTORY):
-            self._check_history()
-        if self.has_history and not self.proof.holds(CLIENTS):
-            self._drop_foreign_histories()
 
     def _certify(self) -> Proof:
         """By two jobs of vectorised tasks."""
@@ -324,42 +321,6 @@ class Case:
         )
         whole = {shard for shard, members in self.inputs.shards.items() if set(members) - set(self.inputs.unsure)}
         return tops, {r.shard for r in union if r.top == r.delivered and (r.top_done or 0) == r.done} & whole
-
-    def _check_history(self) -> None:
-        rows = self.history.groupBy(F.col("damage").isNotNull().alias("damaged")).agg(
-            F.count("*").alias("n"), F.min(F.struct("file", "line", "damage")).alias("first")
-        )
-        for row in rows.collect():
-            if row.damaged:
-                first = f"{row.first.file}, line {row.first.line}: {row.first.damage}"
-                self.inputs.problems.append(first + (f", and {row.n - 1} more such lines" if row.n > 1 else ""))
-        every = self.operations.unionByName(self.promised) if self.has_promised else self.operations
-        two = F.col("last_process") > F.col("process")
-        for what, which in {"ends before it was invoked": F.col("backwards"), "is of two processes": two}.items():
-            for row in every.where(which).select("file", F.hex("id").alias("id")).limit(3).collect():
-                self.inputs.problems.append(f"{row.file}: operation {row.id.lower()} {what}")
-        odd = every.where((F.col("invocations") != 1) | (F.col("ends") > 1))
-        for row in odd.select("file", "invocations", "ends", F.hex("id").alias("id")).limit(3).collect():
-            self.inputs.problems.append(
-                f"{row.file}: operation {row.id.lower()} has {row.invocations} invocations and {row.ends} ends"
-            )
-
-    def _drop_foreign_histories(self) -> None:
-        """A history whose acknowledged operations are one and all unknown to the journals is another run's."""
-        known = self.transactions.select("id", F.lit(1).alias("known"))
-        part = clients.message_part("version")
-        heard = self.messages.where("live").select(part.alias("part"), F.lit(1).alias("heard")).distinct()
-        told = self.operations.withColumn("part", F.when(F.col("type") == "ok", part))
-        found = told.join(known, "id", "left").join(heard, "part", "left").groupBy("file")
-        ok = (F.col("type") == "ok") & F.col("shard").isNull()
-        count = found.agg(
-            F.count(F.coalesce("known", "heard")).alias("known"), F.count(F.when(ok, 1)).alias("ok")
-        )
-        for row in count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect():
-            self.inputs.problems.append(
-                f"{row.file}: none of its {row.ok} acknowledged operations is in any journal: a history of another run"
-            )
-            self.operations = self.operations.where(F.col("file") != row.file)
 
     @property
     def history_unsure(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark_etl.audit import answered, course, evidence, moved, traced
+from spark_etl.audit import answered, course, evidence, moved, noted, traced
 from spark_etl.audit.case import NO_HISTORY, Case, Progress
 from spark_etl.audit.guarantees import Frames, Guarantees
 from spark_etl.certify.proof import (
@@ -110,6 +110,7 @@ class Audit(Case):
         try:
             self._open()
             self._prepare()
+            noted.check(self)
             self._look_ahead()
             checks = {
                 "delivery": self._check_delivery,

@@ -73,7 +73,8 @@ class Featured(Forged):
             path = self.out / f"{name}.parquet"
             pq.write_table(pa.Table.from_pylist(self.written.get(name, []), schema=arrow_schema(schema)), path)
             frames[name] = self.spark.read.schema(schema).parquet(str(path))
-        self.opened: Any = SimpleNamespace(frame=lambda name: frames[name] if name in frames else self.tables[name])
+        opened = self.opened.frame
+        self.opened = SimpleNamespace(frame=lambda name: frames[name] if name in frames else opened(name))
 
     def _lines(self, change: Callable[[Events], Events | None] | None) -> list[tuple[str, dict[str, Any]]]:
         lines = [json.loads(line) for line in self.history_file.read_bytes().splitlines()]

@@ -191,6 +191,7 @@ class Folded(Audit):
             opened[name] = self.spark.read.schema(schema).parquet(str(path))
         self.tables = {name: opened[name] for name in ("deliveries", "outcomes", "reads", "writes", "submitted")}
         self.history = opened["history"]
+        self.opened: Any = SimpleNamespace(frame=opened.__getitem__)
         self.counts = {"history": 0} | {name: len(found) for name, found in rows.items()}
         fields = dict.fromkeys(schemas.JOURNAL.fieldNames())
         self.small = [

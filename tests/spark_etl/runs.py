@@ -164,9 +164,10 @@ class Run:
         age_us: int = 0,
         scan: tuple[list[str], Any] | None = None,
     ) -> None:
-        """Somebody read these keys, which stands in no journal: at places of several shards, or at one version. scan:
-        by this operation, and what it was told."""
-        base = {"process": 99, "id": str(uuid.UUID(bytes=transaction_id(500 + len(self.events)))), "f": "look"}
+        """Somebody else read these keys, which stands in no journal: at places of several shards, or at one version.
+        scan: by this operation, and what it was told."""
+        number = 500 + len(self.events)
+        base = {"process": number, "id": str(uuid.UUID(bytes=transaction_id(number))), "f": "look"}
         asked: dict[str, Any] = {"consistency": consistency, "age_us": age_us} if consistency else {}
         told = {key: str(version or ZERO) for key, version in reads.items()}
         where = {"places": places} if places else {"at": str(seen)}

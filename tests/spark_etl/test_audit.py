@@ -65,7 +65,8 @@ def test_lines_of_a_history_that_contradict_one_another_are_named(spark: Any, tm
     read, write, early = (one["id"].replace("-", "") for one in (run.events[-1], for_nobody, backwards))
     told = [problem.partition("operation ")[2] for problem in audit.run().problems]
     assert told == [
-        f"{early} ends before it was invoked", f"{write} is of two processes", f"{read} has 1 invocations and 2 ends"
+        f"{early} ends before it was invoked", f"{write} is of two processes", f"{read} has 1 invocations and 2 ends",
+        "",
     ]  # fmt: skip
     (no_answer,) = audit.operations.where("backwards").collect()
     assert (no_answer.type, no_answer.version, no_answer.complete_us) == ("info", None, None)

@@ -1,0 +1,70 @@
+"""What is wrong with a history itself is named, and accuses nobody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from multicast.types import Timestamp
+from spark_etl.audit.runner import Audit
+from spark_etl.report import Property, Report
+from tests.spark_etl.promised import at, written
+from tests.spark_etl.runs import Run
+
+
+def judged(spark: Any, run: Path) -> Report:
+    return Audit(spark, run, run.parent / "out").run()
+
+
+def accused(report: Report) -> list[Property]:
+    return [prop for prop in report.properties if prop.verdict == "violated"]
+
+
+def verdicts(report: Report, *names: str) -> list[str]:
+    return [prop.verdict for name in names for prop in report.properties if prop.name == name]
+
+
+def told() -> Run:
+    """Reads in no journal, and a watch."""
+    run = written()
+    run.read("a1", 0, 3, (1050, 1060))
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 3})
+    one, two, three = map(run.version, (1, 2, 3))
+    run.watch((one, {"a2": 1}), (two, {"a1": 2, "b1": 2}), (three, {"b2": 1}), after=run.version(0))
+    return run
+
+
+def test_a_history_of_another_run_says_nothing_with_its_watches_and_reads_either(spark: Any, tmp_path: Path):
+    directory, other = told().write(tmp_path / "run"), told()
+    later = 7_000
+    for number, event in enumerate(other.events):
+        event["id"] = event["id"][:-4] + f"{later + number // 2:04x}"
+        for name in ("version", "at"):
+            if name in event:
+                moved = Timestamp.parse(event[name])
+                event[name] = str(Timestamp(moved.time + later, moved.tiebreak))
+        event["reads"] = {key: str(Timestamp(later, 0)) for key in event.get("reads", ())}
+    watch = {event["id"]: f"{later:032x}" for event in other.events if event["type"] == "watch"}
+    for event in other.events:
+        event["id"] = watch.get(event["id"], event["id"])
+    (directory / "history/other.jsonl").write_text("".join(json.dumps(event) + "\n" for event in other.events))
+    report = judged(spark, directory)
+    (problem,) = report.problems
+    assert problem.startswith("history/other.jsonl: none of its 4 acknowledged operations") and not accused(report)
+    assert verdicts(report, "watches", "reads as promised") == ["not determined", "valid"] and report.exit_code == 2
+
+
+def test_of_a_clock_that_went_back_no_time_is_believed(spark: Any, tmp_path: Path):
+    """Whatever it says: the second half seems to be before the first."""
+    run = told()
+    for event in run.events[:8]:
+        event["process"] = 0
+    for event in run.events[4:]:
+        event["at_us"] -= 500
+    report = judged(spark, run.write(tmp_path / "run"))
+    (problem,) = report.problems
+    told_last = "process 0 is 498 us before what it said last: a clock that went back, of which no time is believed"
+    assert problem == f"history/clients.jsonl, line 5: {told_last}"
+    assert not accused(report) and report.exit_code == 2
+    assert verdicts(report, "strict serializability", "linearizability per key") == ["not determined"] * 2
