@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_etl.audit.case import Case
 from spark_etl.certify.client import Thin
 from spark_etl.certify.proof import CLIENTS, PROMISES, VALUES
-from spark_etl.checks import clients, leases, positions, promises, replay, values, watches
+from spark_etl.checks import clients, leases, moves, positions, promises, replay, values, watches
 from spark_etl.frames import relations
 from spark_etl.report import PENDING, UNDETERMINED, VALID, VIOLATED, Property
 from spark_etl.search import serialization
@@ -43,16 +43,57 @@ def check(case: Case, skip: str) -> int:
     lost = case.keep(
         clients.lost(
             case.operations, case.transactions, case.messages, case.shards, open_ends, case.complete_before(ends),
-            case.unsure_shards,
+            case.unsure_shards, _owners(case) if ends else None,
         )
     )  # fmt: skip
     excused = F.col("excused") & ~_of_shards(_beyond_a_batch(case, lost))
-    lost = case.keep(lost.withColumn("excused", excused))
+    lost = case.keep(_none_later(case, lost.withColumn("excused", excused), ends))
     gone = lost.where(~F.col("excused"))
     frame = clients.answers(case.operations, case.transactions, case.reads, case.writes, case.whole())
     prop = case.check(CLIENTS, lambda: frame.unionByName(clients.absent(gone)), rows, blind=blind)
     _note_thin(case, prop, _thin(case))
     return _count_excused(case, prop, lost)
+
+
+def _none_later(case: Case, lost: DataFrame, ends: Iterable[int]) -> DataFrame:
+    """With no excuse for what was asked for when all that has crashed was back, as its file tells: the power took
+    nothing that came later. So it was, if a client had been answered with what each of these replicas multicast in its
+    last life."""
+    inputs = case.inputs
+    open_ = {*case.down, *inputs.unsure}
+    back = {shard: inputs.volatile_of(shard) for shard in ends if not open_ & {*inputs.shards[shard]}}
+    begun = [(replica, shard, inputs.begun[replica]) for shard, replicas in back.items() for replica in replicas]
+    if not begun:
+        return lost
+    sent = case.tables["submitted"].groupBy("replica", F.col("id").alias("message")).agg(F.min("offset").alias("sent"))
+    starts = case.spark.createDataFrame(begun, "replica int, back int, begun bigint")
+    sent = sent.join(F.broadcast(starts), "replica").where(F.col("sent") > F.col("begun"))
+    told = case.operations.where((F.col("type") == "ok") & F.col("complete_us").isNotNull())
+    told = told.join(case.transactions.select("id", "message"), "id").join(sent, "message")
+    each = told.groupBy("file", "back", "replica").agg(F.min("complete_us").alias("at"))
+    shards = each.groupBy("file", "back").agg(F.max("at").alias("since"), F.count("*").alias("n"))
+    many = case.spark.createDataFrame([(shard, len(mine)) for shard, mine in back.items()], "back int, n bigint")
+    shards = shards.join(F.broadcast(many), ["back", "n"]).select("file", "back", "since")
+    some = lost.select("file", "id", "invoke_us", "lacks").join(F.broadcast(shards), "file")
+    some = some.where(F.col("invoke_us") > F.col("since"))
+    mine = F.array_contains("lacks", F.col("back"))
+    all_ = F.col("lacks").isNull() & (F.count("*").over(Window.partitionBy("file", "id")) == len([*ends]))
+    later = some.withColumn("all", all_).where(mine | F.col("all")).select("file", "id", F.lit(True).alias("later"))
+    lost = lost.join(later.distinct(), ["file", "id"], "left")
+    return lost.withColumn("excused", F.col("excused") & F.col("later").isNull()).drop("later")
+
+
+def _owners(case: Case) -> DataFrame:
+    """See `clients.lost`: keys whose slots were never handed over."""
+    touched = case.tables["reads"].select("key", "shard").unionByName(case.tables["writes"].select("key", "shard"))
+    owners = touched.groupBy("key").agg(F.min("shard").alias("shard"), F.max("shard").alias("other"))
+    owners = owners.where(F.col("shard") == F.col("other")).drop("other")
+    if not case.counts.get("moves"):
+        return owners
+    ranges = F.explode(F.from_json("slots", "array<array<int>>")).alias("range")
+    handed = case.opened.frame("moves").select(ranges)
+    handed = handed.select(F.explode(F.sequence(F.col("range")[0], F.col("range")[1])).alias("slot")).distinct()
+    return owners.withColumn("slot", moves.slot_of(F.col("key"))).join(handed, "slot", "left_anti").drop("slot")
 
 
 def check_values(case: Case, skip: str) -> None:
@@ -280,7 +321,7 @@ def _count_excused(case: Case, prop: Property, lost: DataFrame) -> int:
     names = [f"{row.f} {uuid.UUID(bytes=bytes(row.id))}" for row in shown]
     more = f" and {count - len(names)} more" if count > len(names) else ""
     what = f"{count} acknowledged operation{'s are' if count > 1 else ' is'} not in the journals"
-    who = sorted({*case.inputs.down, *case.inputs.unsure, *case.inputs.volatile})
+    who = sorted({*case.down, *case.inputs.unsure, *case.inputs.volatile})
     whose = f"replica{'s' * (len(who) > 1)} {', '.join(map(str, who))}"
     case.notes.append(f"{what}: {', '.join(names)}{more}; what {whose} had not yet written at the end is not known")
     if prop.verdict == VALID:

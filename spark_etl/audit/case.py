@@ -34,6 +34,9 @@ NO_HISTORY = "there is no client history (RUN_DIR/history/*.jsonl), or it is emp
 NEAR = "near"
 """Where the tables of what is near suspects are, in the directory of all."""
 
+IN_FLIGHT = 12
+"""So many deliveries of before a replica was removed may come when those who stay know that."""
+
 _LARGE = ("submitted", "deliveries", "outcomes", "reads", "writes")
 _FOUNDATIONS = (
     "integrity", "agreement in a shard", "prefix order", "one order across shards", "results complete and equal",
@@ -420,11 +423,23 @@ class Case:
         """`relations.applied_everywhere`."""
         return relations.applied_everywhere(self.shards, self.unsure_shards)
 
+    @property
+    def down(self) -> list[int]:
+        """The replicas that were down at the end, but for those that had been removed from shards that have gone on:
+        what such a one had answered was before that."""
+        return [r for r in self.inputs.down if not self._gone_on_without(r)]
+
+    def _gone_on_without(self, replica: int) -> bool:
+        at, shard = self.inputs.removed_at.get(replica), self.inputs.shard_of(replica)
+        if at is None or shard is None:
+            return False
+        return any(self.tops[r].delivered > at + IN_FLIGHT for r in self.inputs.staying(shard) if r in self.tops)
+
     def open_ends(self, down: Sequence[int] | None = None) -> dict[int, bytes]:
         """Of the shards with replicas that were `down` at the end, or of which something is unknown: the version up to
         which their journals go; beyond that something may be missing that was not yet written."""
         inputs = self.inputs
-        open_ = {*(inputs.down if down is None else down), *inputs.unsure}
+        open_ = {*(self.down if down is None else down), *inputs.unsure}
         ends = {
             shard: max((self.tops[r].version for r in members if r in self.tops), default=bytes(16))
             for shard, members in inputs.shards.items()

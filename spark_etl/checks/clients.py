@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -45,6 +48,7 @@ def lost(
     open_ends: DataFrame,
     complete_before: bytes | None,
     unsure_shards: Sequence[int],
+    owners: DataFrame | None,
 ) -> DataFrame:
     """The acknowledged operations without effect, as far as the journals say: file, id, f, version, invoke_us,
     complete_us, why (a sentence's end), lacks (shards; null: not known), excused: all that is missing may have been
@@ -54,7 +58,9 @@ def lost(
     versions is under way, not lost. If somebody does, and it is not among them, nothing excuses that.
     open_ends: shard, end, of the shards of which nobody knows how far they got: beyond that version, what they lack
     is no evidence. complete_before: the least of these, None: there is no such shard; of what stands in no journal the
-    shards are unknown. unsure_shards: of what they were sent another delivery may be missing that had the effect.
+    shards are unknown, but for those of the keys of `owners` (key, shard), which never had another one; None: it does
+    not matter.
+    unsure_shards: of what they were sent another delivery may be missing that had the effect.
     """
     told = operations.where((F.col("type") == "ok") & ~relations.at_position())
     acknowledged = _beside(told, transactions)
@@ -68,16 +74,55 @@ def lost(
     nowhere = acknowledged.where(~F.col("present")).withColumn("why", F.lit("is in no journal"))
     nowhere = nowhere.withColumn("part", message_part("version")).join(carriers, "part", "left")
     nowhere = nowhere.where(F.coalesce("known", F.lit(True)))
+    if owners is None:
+        nowhere = nowhere.withColumns({"lacks": unknown, "sure": F.lit(False)})
+    else:
+        nowhere = nowhere.join(_homes(nowhere, owners, open_ends), ["file", "id"], "left")
     complete = F.lit(True) if complete_before is None else F.col("version") < F.lit(complete_before)
-    complete = F.coalesce(complete, F.lit(False)) | F.col("known").isNotNull()
+    complete = F.coalesce(complete, F.lit(False)) | F.col("known").isNotNull() | F.coalesce("sure", F.lit(False))
     without = there.where(ineffective).withColumn("why", F.lit("has no effect according to the journals"))
     return union(
         [
-            nowhere.withColumn("lacks", unknown).withColumn("excused", ~complete).select(*columns),
+            nowhere.withColumn("excused", ~complete).select(*columns),
             without.withColumn("lacks", unknown).withColumn("excused", F.lit(False)).select(*columns),
             _partly(there.where(~ineffective), shards, open_ends).select(*columns),
         ]
     )
+
+
+def _homes(nowhere: DataFrame, owners: DataFrame, open_ends: DataFrame) -> DataFrame:
+    """Those that ask for keys that are known: file, id, lacks (their shards), sure: whether it is known of one of these
+    that it got further, or how far it got."""
+    asked = nowhere.where("asked IS NOT NULL").select("file", "id", "version", "asked")
+    keys = asked.mapInArrow(_keys, "file string, id binary, version binary, key binary")
+    ends = keys.join(owners, "key").join(F.broadcast(open_ends), "shard", "left")
+    sure = F.max(F.col("end").isNull() | (F.col("version") < F.col("end"))).alias("sure")
+    return ends.groupBy("file", "id").agg(F.array_sort(F.collect_set("shard")).alias("lacks"), sure)
+
+
+_KEYED = ("get", "put", "delete", "add", "min", "max", "append")
+
+
+def asked_keys(asked: dict[str, Any]) -> Iterator[str]:
+    """The keys, one by one, that this transaction (`kvstore.core.audit.Asked`) is about, whatever holds."""
+    for compared in asked.get("compare", ()):
+        yield compared[0]
+    for words in (*asked.get("success", ()), *asked.get("failure", ())):
+        if words[0] == "txn":
+            yield from asked_keys(words[1])
+        elif words[0] in _KEYED:
+            yield words[1]
+
+
+def _keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([("file", pa.string()), *((name, pa.binary()) for name in ("id", "version", "key"))])
+    for batch in batches:
+        rows = [
+            {**row, "key": key.encode(errors="surrogateescape")}
+            for row in batch.to_pylist()
+            for key in asked_keys(json.loads(row.pop("asked")))
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def message_part(version: str) -> Column:

@@ -36,7 +36,8 @@ class Inputs(msgspec.Struct):
     position, or has no outcome there, is no loss. snapshots: (shard, replica, position, digest of the state) of these.
     foreign: replicas whose journals are of another cluster; nothing of them counts. removed: replicas that belonged to
     their shards and do so no more; what they had need not be there. added: shards that were not there at first.
-    durabilities: what replicas waited for before they answered.
+    durabilities: what replicas waited for before they answered. removed_at: see `_removed`.
+    begun: where in its journal each replica's last life begins.
     """
 
     shards: dict[int, list[int]]
@@ -56,6 +57,8 @@ class Inputs(msgspec.Struct):
     removed: list[int] = []
     added: list[int] = []
     durabilities: list[str] = []
+    removed_at: dict[int, int] = {}
+    begun: dict[int, int] = {}
 
     @property
     def replicas(self) -> list[int]:
@@ -69,6 +72,10 @@ class Inputs(msgspec.Struct):
     def staying(self, shard: int) -> list[int]:
         """The replicas that belong to this shard at the end."""
         return [replica for replica in self.shards[shard] if replica not in self.removed]
+
+    def volatile_of(self, shard: int) -> list[int]:
+        """The replicas of this shard that are `volatile`."""
+        return [replica for replica in self.shards[shard] if replica in self.volatile]
 
     def shard_of(self, replica: int) -> int | None:
         return next((s for s, members in self.shards.items() if replica in members), None)
@@ -100,7 +107,7 @@ def understand(
     unsure = holed | short
     shards = _members(by_table["lives"], by_table["segments"])
     removed = _removed(shards, by_table["lives"])
-    gone = removed - set(present)
+    gone = removed.keys() - set(present)
     shards = {shard: [r for r in members if r not in gone] for shard, members in shards.items()}
     known = {r for members in shards.values() for r in members}
     for replica in sorted(known - set(present)):
@@ -126,7 +133,8 @@ def understand(
     return Inputs(
         shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
         stops, unfinished, len(started), protocols, installed, snapshots, sorted(foreign), sorted(removed),
-        _added(by_table["lives"]), sorted({row.durability for row in started if row.durability}),
+        _added(by_table["lives"]), sorted({row.durability for row in started if row.durability}), removed,
+        {row.replica: row.offset for row in sorted(started, key=lambda row: row.offset)},
     )  # fmt: skip
 
 
@@ -235,14 +243,31 @@ def _newcomers(lives: list[Any]) -> set[int]:
     return {replica for replica, belongs in known.items() if not belongs}
 
 
-def _removed(shards: Mapping[int, list[int]], lives: list[Any]) -> set[int]:
-    """By the last word of each shard on its own members, if they have changed at all."""
-    last: dict[int, tuple[int, int, list[int]]] = {}
-    for row in lives:
+def _removed(shards: Mapping[int, list[int]], lives: list[Any]) -> dict[int, int]:
+    """Of each shard whose members have changed those who are not in the newest list of its own, by the last word of
+    most of those who are and have a journal. Of each: how many deliveries these had when the last of them heard that.
+    """
+    words: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+    newest: dict[int, tuple[int, int, list[int]]] = {}
+    for row in sorted(lives, key=lambda row: (row.replica, row.offset)):
         if row.event == "members":
             own = msgspec.json.decode(row.members).get(str(row.shard), [])
-            last[row.shard] = max(last.get(row.shard, (-1, 0, [])), (row.delivered, row.at, own))
-    return {r for shard, (_, _, own) in last.items() for r in shards.get(shard, ()) if r not in own}
+            words[row.replica].append((row.delivered, own))
+            newest[row.shard] = max(newest.get(row.shard, (-1, 0, [])), (row.delivered, row.at, own))
+    heard = {row.replica for row in lives}
+    removed = {}
+    for shard, (_, _, own) in newest.items():
+        for replica in (r for r in shards.get(shard, ()) if r not in own):
+            told = [words[r] for r in own if words[r] and replica not in words[r][-1][1]]
+            if 2 * len(told) > len(heard & {*own}):
+                removed[replica] = max(_since(replica, word) for word in told)
+    return removed
+
+
+def _since(replica: int, words: list[tuple[int, list[int]]]) -> int:
+    """From how many deliveries on this replica is no member, by these lists."""
+    listed = [at for at, (_, own) in enumerate(words) if replica in own]
+    return words[max(listed, default=-1) + 1][0]
 
 
 def _ends(lives: list[Any], unknown: Collection[int]) -> tuple[list[int], list[int], list[tuple[int, int, int, int]]]:

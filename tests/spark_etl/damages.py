@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, Write, decode_outcomes
-from multicast.records import Completed, Delivered, Started, Stopped, Submitted
+from multicast.records import Completed, Delivered, Members, Started, Stopped, Submitted
 from multicast.types import FINAL, AppMessage, Timestamp
 from tests.spark_etl.promised import WRONG, missed_before_what_was_seen, one_read_that_saw_the_later_of_two_writes
 from tests.spark_etl.runs import MEMBERS, Run, bank_run, gts, message_id
@@ -260,6 +260,85 @@ def _an_acknowledgement_after_a_crash_that_another_has_passed(single: bool) -> R
         run.records[replica][run.find(replica, Delivered, 3)].position = 2
         run.records[replica][run.find(replica, Completed, 3)].position = 2
     return run
+
+
+def lost_beside_what_may_have_lost_anything(key: str) -> Run:
+    """The last transaction, of a shard that stopped in good order. The other one crashed, and left its journals to the
+    system."""
+    run = Run()
+    run.transaction(writes={"a1": 1})
+    run.transaction(writes={"b1": 1})
+    run.transaction(writes={key: 2})
+    run.events[-2]["asked"] = {"success": [["put", key, "=2"]]}
+    for replica in MEMBERS[0]:
+        run.records[replica][run.find(replica, Delivered, 2) :] = [Stopped(1, 1, 9)]
+    for replica in MEMBERS[1]:
+        run.records[replica] = [Started(100, replica, 1, MEMBERS, "white_box", "os", 1), *run.records[replica][1:]]
+    return run
+
+
+@damaged("acknowledged-but-absent", [BUNDLES])
+def _a_loss_beside_a_shard_that_may_have_lost_anything(single: bool) -> Run:
+    return lost_beside_what_may_have_lost_anything("a1")
+
+
+@damaged("", [BUNDLES])
+def _a_loss_of_a_key_that_nobody_knows_beside_such_a_shard(single: bool) -> Run:
+    return lost_beside_what_may_have_lost_anything("a9")
+
+
+def lost_after_a_crash(asked_us: int) -> Run:
+    """Shard 0 leaves its journals to the system; replica 0 crashed, came back, multicast what was answered at 1014, and
+    stopped in good order. All replicas lack what was asked for at this time."""
+    run = Run()
+    run.transaction(writes={"a1": 1})
+    run.transaction(writes={"a1": 2})
+    run.transaction(writes={"a1": 3}, invoke=asked_us, complete=1030)
+    run.events[-2]["asked"] = {"success": [["put", "a1", "=3"]]}
+    for replica in MEMBERS[0]:
+        run.records[replica][run.find(replica, Delivered, 3) :] = [Stopped(2, 2, 9)]
+        run.records[replica][0] = Started(100, replica, 0, MEMBERS, "white_box", "os", 1)
+    again = Started(200, 0, 0, MEMBERS, "white_box", "os", 2)
+    run.records[0].insert(run.find(0, Completed, 1) + 1, again)
+    for replica in MEMBERS[1]:
+        run.records[replica].append(Stopped(0, 0, 9))
+    return run
+
+
+@damaged("acknowledged-but-absent", [BUNDLES])
+def _a_loss_of_what_was_asked_for_when_all_that_crashed_was_back(single: bool) -> Run:
+    return lost_after_a_crash(1020)
+
+
+@damaged("", [BUNDLES])
+def _a_loss_of_what_was_asked_for_before_a_client_knew_that(single: bool) -> Run:
+    return lost_after_a_crash(1012)
+
+
+def lost_after_a_removal(more: int) -> Run:
+    """Replica 2 is killed, and removed; its shard delivers so many more messages, stops in good order, and lacks what
+    was acknowledged last."""
+    run = Run()
+    for value in range(more + 2):
+        run.transaction(writes={"a1": value})
+    last = run.positions[0]
+    for replica in MEMBERS[0][:2]:
+        run.records[replica][run.find(replica, Delivered, last) :] = [Stopped(last - 1, last - 1, 9)]
+        run.records[replica].insert(run.find(replica, Delivered, 2), Members({**MEMBERS, 0: (0, 1)}, 1, 5))
+    del run.records[2][run.find(2, Delivered, 2) :]
+    for replica in MEMBERS[1]:
+        run.records[replica].append(Stopped(0, 0, 9))
+    return run
+
+
+@damaged("acknowledged-but-absent", [BUNDLES])
+def _a_loss_long_after_a_replica_that_was_down_had_been_removed(single: bool) -> Run:
+    return lost_after_a_removal(15)
+
+
+@damaged("", [BUNDLES])
+def _a_loss_when_a_replica_that_was_down_had_just_been_removed(single: bool) -> Run:
+    return lost_after_a_removal(5)
 
 
 def bundled() -> Run:

@@ -117,12 +117,25 @@ def test_who_is_removed_owes_no_journal_and_who_is_added_does(run: Path):
         life += [Members({0: (0, 2)}, 15, 6), Stopped(13, 13, 7), BatchEnd(1)]
         path.write_bytes(path.read_bytes() + b"".join(map(encode_record, life)))
     after = read(run).inputs
+    assert after.removed_at == {1: 15, 9: 15}
     assert after.removed == [1, 9] and after.staying(0) == [0, 2] and after.shards[0] == [0, 1, 2]
     assert not after.problems and not any("replica 1 " in text for text in behind(after, top))
     shutil.rmtree(run / "replicas" / "1")
     assert read(run).inputs.shards[0] == [0, 2] and not read(run).inputs.problems
     shutil.rmtree(run / "replicas" / "2")
     assert ["replica 2" in text for text in read(run).inputs.problems] == [True]
+
+
+def test_who_is_removed_by_the_word_of_few_owes_a_journal(run: Path):
+    """Most of those who stay say nothing of it."""
+    path = segment(run, 2)
+    life = [Started(9, 2, 0, MEMBERS, "white_box", "fsync", 5), Members({**MEMBERS, 0: (0, 2)}, 13, 6)]
+    path.write_bytes(path.read_bytes() + b"".join(map(encode_record, [*life, Stopped(13, 13, 7), BatchEnd(1)])))
+    shutil.rmtree(run / "replicas/1")
+    found = read(run).inputs
+    assert found.removed == [] and found.problems == [
+        "replicas/1/journal: the journal of replica 1 of shard 0 is missing"
+    ]
 
 
 def test_a_shard_that_not_all_knew_at_first_was_added(run: Path):
