@@ -101,9 +101,10 @@ class DestinationsStayOnDisk(QuasiGenuine):
 
 
 _ONE = Settings(profile="faults", size="small", groups=1, replicas=3, messages=20)
+_TWO = Settings(profile="faults", size="small", groups=2, replicas=2, messages=12)
 _IN_THE_END = {
     HoldersKept: _ONE, ChosenForEver: _ONE, EveryWordKept: _ONE,
-    SoftStampsKept: Settings(profile="faults", size="small", groups=2, replicas=2, messages=12),
+    SoftStampsKept: _TWO, ReceivedStaysOnDisk: _TWO,
 }  # fmt: skip
 PLANTED = (
     *(bug for bug in planted_in(__name__) if bug.protocol not in _IN_THE_END),
