@@ -113,7 +113,7 @@ class AdvancesOneShort(PrimCast):
     """A clock that is to pass a stamp may give just that."""
 
 
-@rewrite("is_new_copy", "created_us(message_id)) + 2 * self.us", "created_us(message_id))", part=Window)
+@rewrite("known_until", "created_us(message_id)) + 2 * self.us", "created_us(message_id))", part=Window)
 class NewCopyAtOnce(PrimCast):
     """A stamp that is above the delivery counts as a later copy's."""
 
