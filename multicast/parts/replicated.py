@@ -139,9 +139,7 @@ class ReplicatedSkeen(MulticastProtocol):
 
     def _take(self, sender: ProcessId, message: AppMessage, now: int, out: Outbox) -> None:
         """At the leader: have the message assigned, once."""
-        groups = message.destinations
-        if self.group not in groups or any(g not in self.topology.groups for g in groups):
-            raise PeerError(f"a message for groups {groups} at group {self.group}")
+        self._check(message)
         if self._refers(sender, out):
             self.member.hold(sender, message)
             return
@@ -151,6 +149,12 @@ class ReplicatedSkeen(MulticastProtocol):
             self._on_proposed(self.member.stamp(message, self.real_clock(now)), out)
             if sender != message.origin and message.origin in self.topology.group_of:
                 self._refer(message.origin, out)  # it may have asked a former leader, who is dead
+
+    def _check(self, message: AppMessage) -> None:
+        """PeerError if it is not for this group, or for one that is not there."""
+        groups = message.destinations
+        if self.group not in groups or any(g not in self.topology.groups for g in groups):
+            raise PeerError(f"a message for groups {groups} at group {self.group}")
 
     def _refers(self, sender: ProcessId, out: Outbox) -> bool:
         """Whether this process leaves the message to somebody else, because it does not act as the leader; then it says

@@ -107,6 +107,7 @@ class FastCast(ReplicatedSkeen):
         if self.member.acting:
             super()._on_multicast(sender, multicast, now, out)
         else:
+            self._check(multicast.message)
             self.member.hold(sender, multicast.message)
 
     # -- the optimistic path ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from multicast.parts.delivered import Known, Watermark
 from multicast.parts.group_log import Advance, Assign, Begin, Deliver, Entry, SavedEntry, State, encode_command
 from multicast.parts.paxos import Accept, Fetch
 from multicast.parts.reign import TRANSITIONS, Position, PositionAsk, Reign
-from multicast.parts.replicated import Stamp, Stamps
+from multicast.parts.replicated import Multicast, Stamp, Stamps
 from multicast.parts.transfer import StateAsk
 from multicast.parts.truncation import Applied
 from multicast.protocol import MulticastProtocol, Outbox, Overloaded, PeerError
@@ -468,6 +468,15 @@ def test_stamps_in_somebody_elses_name_are_refused() -> None:
     for forged in (Soft(bytes(16), ballot, local), Stamp(bytes(16), ballot, local)):
         with pytest.raises(PeerError, match="somebody else's ballot"):
             member.on_message(4, forged, world.now, Outbox())
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("process", [0, 1], ids=["leader", "follower"])
+def test_a_message_for_others_is_refused_by_everybody(protocol: type[MulticastProtocol], process: ProcessId) -> None:
+    world = cluster(protocol)
+    for groups in ((1,), (0, 7)):
+        with pytest.raises(PeerError, match="a message for groups"):
+            world.protocol(process).on_message(3, Multicast(world.message(*groups)), world.now, Outbox())
 
 
 # -- garbage, catching up ----------------------------------------------------------------------------------------------
