@@ -25,7 +25,7 @@ from kvstore.core.audit import (
     NestedOutcome,
     decode_outcomes,
 )
-from kvstore.core.bundles import is_unnamed, last_version, timestamp_of
+from kvstore.core.bundles import is_unnamed
 from kvstore.core.messages import Answered, Refused
 from kvstore.simulated import backups, contests, past, peeking, reading, remembered, shown, watched
 from kvstore.simulated.clients import History, Operated, reads_of
@@ -60,8 +60,7 @@ def check(
     written, operations = Written(), history.operations.values()
     serial = serial_execution(logs.values(), told(history), written)
     asked = [*asked, *reading.at_versions(history)]
-    compacted_to = last_version(timestamp_of(max(moved, default=ZERO)))  # by moves
-    at_versions = past.check(logs.values(), asked, compacted_to if cluster.keeps_history else None)
+    at_versions = past.check(logs.values(), asked, max(moved, default=ZERO) if cluster.keeps_history else None)
     differing_watches = watched.check(logs.values(), watches, operations, cluster.keeps_history)
     rows = shown.check(written, operations, asked, cluster.kept, shown.held(cluster, logs))
     unordered = reading.Unordered(cluster, logs, history, moved)

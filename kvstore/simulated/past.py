@@ -12,7 +12,7 @@ import msgspec
 
 from kvstore.api.model import Get, KeyValue, OperationResult, Range, Transaction, between, bounds
 from kvstore.core.audit import APPLIED, Write
-from kvstore.core.bundles import NO_ID
+from kvstore.core.bundles import NO_ID, last_version, timestamp_of
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.clients import TIMEOUT_US, Workload
 from kvstore.simulated.cluster import Executed, SimulatedCluster
@@ -133,8 +133,9 @@ def start(workload: Workload, seed: str, wanted: bool | None) -> list[AskedAt]:
 
 
 def check(logs: Iterable[list[Executed]], asked: Sequence[AskedAt], known_after: Timestamp | None) -> list[str]:
-    """What was read differently from what stood there. known_after: of what is later nothing can have been compacted
-    but by time; None: anything can."""
+    """What was read differently from what stood there. known_after: of what is later than its instant nothing can have
+    been compacted but by time; None: anything can."""
+    known_after = known_after and last_version(timestamp_of(known_after))
     places = sorted([executed for log in logs for executed in log], key=lambda executed: executed.version)
     newest = places[-1].version.time if places else 0
     violations: list[str] = []
