@@ -191,7 +191,7 @@ class Signals:
     def completed(self, entry: Entry, moved: bool) -> None:
         """Keep the part for those who are behind. moved: a transaction that has an id ended so."""
         part = entry.own_part
-        if part is not None and (not entry.settled or moved or _gives(part)):
+        if part is not None and (not entry.settled or moved or gives(part)):
             retained = Retained(part.id, part.timestamp, part.votes, entry.message.destinations, moved)
             self._store.keep_part(part.id, encode_retained(retained))
             if entry.settled:
@@ -298,7 +298,7 @@ class Signals:
     def _drop(self, part: Retained) -> None:
         """This part is settled. What it tells a replica that is behind may be told nowhere else: then it is kept
         longer."""
-        if part.moved or _gives(part):
+        if part.moved or gives(part):
             self._longer[part.id] = max(part.timestamp.time, created_us(part.id))  # the first stamps may be low
         else:
             self._store.drop_part(part.id)
@@ -363,6 +363,6 @@ def _bytes_of(part: Part) -> int:
     return len(encode_retained(part)) if part.votes else _SIGNAL_BYTES
 
 
-def _gives(part: Part) -> bool:
+def gives(part: Part) -> bool:
     """Whether it is of the source of a move: the target has what it gives from nobody else."""
     return any([vote is not None and vote.given is not None for vote in part.votes])

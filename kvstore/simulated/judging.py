@@ -8,6 +8,7 @@ from collections.abc import Collection
 from kvstore.core.bundler import Bundler
 from kvstore.core.bundles import EMPTY
 from kvstore.core.messages import decode_retained
+from kvstore.core.signals import gives
 from kvstore.simulated import clients
 from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
@@ -104,8 +105,7 @@ class Judge:
     def _parts(self, pid: ProcessId) -> int:
         """Those that nobody will ask for."""
         kept = [decode_retained(part) for _, part in self._cluster.stores[pid].parts()]
-        gives = [any([vote is not None and vote.given is not None for vote in part.votes]) for part in kept]
-        return sum([not (given or part.moved) for given, part in zip(gives, kept, strict=True)])
+        return sum([not (part.moved or gives(part)) for part in kept])
 
     def conclude(self) -> None:
         """Wait for it."""

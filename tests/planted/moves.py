@@ -106,18 +106,18 @@ class ReadOnBothSides(Moves):
     """Shards are read at versions before a move: what moved is found twice."""
 
 
-@rewrite("_drop", "if part.moved or _gives(part):", "if part.moved:")
+@rewrite("_drop", "if part.moved or gives(part):", "if part.moved:")
 class GivenPartDropped(Signals):
     """A step's part goes when a quorum of both shards has completed it: who is behind finds what it gave nowhere."""
 
 
-@rewrite("_drop", "if part.moved or _gives(part):", "if _gives(part):")
+@rewrite("_drop", "if part.moved or gives(part):", "if gives(part):")
 class MovedPartDropped(Signals):
     """The part of what ended as moved goes when it is settled: who is behind is told of the copy before it, if slots
     have come with that."""
 
 
-@rewrite("completed", "(not entry.settled or moved or _gives(part))", "(not entry.settled or _gives(part))")
+@rewrite("completed", "(not entry.settled or moved or gives(part))", "(not entry.settled or gives(part))")
 class MovedPartNotKept(Signals):
     """It is not kept where it is settled before it is complete."""
 
@@ -247,7 +247,7 @@ class HandedOverForgotten(Moves):
     """A move does not know which slots it has handed over."""
 
 
-@rewrite("completed", "(not entry.settled or moved or _gives(part))", "not entry.settled")
+@rewrite("completed", "(not entry.settled or moved or gives(part))", "not entry.settled")
 class SettledGiftNotKept(Signals):
     """A step's part is not kept where that is complete when all others are."""
 

@@ -47,7 +47,7 @@ class SettledTheWrongWay(Signals):
     """What was found at the start is settled by what comes before it."""
 
 
-@rewrite("completed", "if part is not None and (not entry.settled or moved or _gives(part)):", "if False:")
+@rewrite("completed", "if part is not None and (not entry.settled or moved or gives(part)):", "if False:")
 class PartsNotKept(Signals):
     """Parts are not kept after completion: whoever missed one must do with the result."""
 
