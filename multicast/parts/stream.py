@@ -7,8 +7,9 @@ the next one after that otherwise. A null only raises the last stamp. All this i
 
 A member keeps a decided message for another group, to repeat it (`repair`), until a quorum of that group has
 acknowledged it. It drops an instance when that is so for all of its messages, when it has delivered those for the own
-group, and when a quorum of the own group has the instance; what the dropped ones amounted to is saved. Who comes later
-gets a peer's state (parts.transfer).
+group, and when all of the own group have the instance, or a quorum has and the others lack more than `SPARE`; what the
+dropped ones amounted to is saved. Who lacks more gets a peer's state (parts.transfer). Who lacks few must not: where
+instances come all the while (`liveness` periodic), a state is as old as its receiver was when it arrives.
 
 Durable: `s` -> the base up to which instances are dropped. (Those after it are the consensus part's.)
 """
@@ -26,6 +27,9 @@ from multicast.parts.barriers import NEVER, Item, Repair, Stamp, timestamp_of
 from multicast.parts.portions import one_by_one
 from multicast.protocol import Outbox
 from multicast.types import AppMessage, GroupId, ProcessId, Timestamp, Topology
+
+SPARE = 64
+"""Instances."""
 
 _KEY = b"s"
 
@@ -77,11 +81,13 @@ class Stream:
 
     receivers: the other groups to which this one may send. announced: senders request barriers for their first stamps
     by themselves (Section 3.2). group: the own one. base: the log so far. kept: up to where instances are dropped.
+    spare: who lacks no more instances of the own group than this can get them.
     """
 
     def __init__(self, topology: Topology, group: GroupId, receivers: tuple[GroupId, ...], announced: bool):
         self.base = Base()
         self.kept = Base()
+        self.spare = SPARE
         self._topology = topology
         self.group = group
         self._receivers = receivers
@@ -214,6 +220,8 @@ class Stream:
         """Drop what nobody needs any more. waiting: timestamps of what is not delivered here. Returns the last instance
         that is dropped, 0 if none is."""
         has = {group: self.quorum_has(group) for group in (self.group, *self._receivers)}
+        slowest = min(self._acks[p] for p in self._topology.groups[self.group])
+        has[self.group] = min(has[self.group], max(slowest, self.base.instance - self.spare))
         records = self._records
         last: Base | None = None
         while records:

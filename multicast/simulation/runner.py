@@ -180,8 +180,7 @@ class Run:
         self._handed: list[tuple[MessageId, ProcessId, int]] = []  # probes: to whom, in which life
         self._refused: set[MessageId] = set()
         self._last_copy_at = 0
-        copies = random.Random(f"{name}/{seed}/copies").random() < self.size.copies_share
-        self._copies = copies and self.options.dedup_window_us > 0
+        self._copies = random.Random(f"{name}/{seed}/copies").random() < self.size.copies_share
         self._faults: list[Fault] = []
 
     # -- drawing ------------------------------------------------------------------------------------------------------
@@ -229,6 +228,8 @@ class Run:
         process: Any = self.protocol(pid, topology_of(self.topology, pid), self.options, rng)
         if self._kept and hasattr(process, "member"):
             process.member._truncation.kept = self._kept
+        elif self._kept and hasattr(process, "stream"):
+            process.stream.spare = self._kept
         return process  # type: ignore[no-any-return]
 
     def _plan_reads(self) -> None:
@@ -285,7 +286,7 @@ class Run:
         if chance < 0.5:
             self._persistent.append(message)
             world.schedule(world.now + self.size.patience_us, self._insist, message, 1)
-        if self._copies and chance < 0.75:
+        if self._copies and self.options.dedup_window_us > 0 and chance < 0.75:
             self._repeat_late(message, random.Random(bits))
         elif 0.4 < chance < 0.6:
             self._repeat(message, bits)

@@ -77,7 +77,7 @@ def test_what_a_quorum_lacks_is_kept_and_repeated_with_its_numbers():
     one = stream()
     for k in range(1, 4):
         one.decide(k, [value(0, 1, k, k, 1)])
-    for sender in (0, 1):
+    for sender in (0, 1, 2):
         one.acknowledge(sender, 3)
     one.acknowledge(3, 3)
     assert one.truncate((), Outbox()) == 0
@@ -93,16 +93,28 @@ def test_what_a_quorum_lacks_is_kept_and_repeated_with_its_numbers():
 def test_an_instance_stays_until_the_last_of_its_own_messages_is_delivered():
     one = stream()
     own = one.decide(1, [value(0, 1, 1, 5, 0), value(0, 1, 2, 6, 0)])[0][0]
-    for sender in (0, 1):
+    for sender in (0, 1, 2):
         one.acknowledge(sender, 1)
     assert one.truncate({timestamp_of(own[1].stamp, 0)}, Outbox()) == 0
     assert one.truncate((), Outbox()) == 1
 
 
+def test_who_lacks_few_instances_can_get_them_and_need_not_be_given_a_state():
+    one = stream()
+    one.spare = 2
+    for instance in range(1, 6):
+        one.decide(instance, [encode(Null((instance, 0)))])
+    for sender, instance in ((0, 5), (1, 5), (2, 1)):
+        one.acknowledge(sender, instance)
+    assert one.truncate((), Outbox()) == 3
+    one.acknowledge(2, 4)
+    assert one.truncate((), Outbox()) == 4
+
+
 def test_a_restarted_member_begins_with_what_was_dropped():
     one, out = stream(), Outbox()
     one.decide(1, [value(0, 1, 1, 7, 1)])
-    for sender in (0, 1, 3, 4):
+    for sender in (0, 1, 2, 3, 4):
         one.acknowledge(sender, 1)
     one.truncate((), out)
     other = stream()

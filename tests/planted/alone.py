@@ -141,6 +141,12 @@ class NextStampNotRequested(QuasiGenuine):
     """Barriers are requested for a message's first stamp only, which it does not keep."""
 
 
+@rewrite("truncate", "self.base.instance - self.spare", "self.base.instance", part=Stream)
+class StatesForWhoLacksOne(QuasiGenuine):
+    """Instances are dropped as soon as a quorum has them: a member that is a moment behind is so for as long as they
+    come all the while."""
+
+
 @rewrite("adopt", "self.receive(group, number, item)", "self.receive(group, number, item, True)", part=Channels)
 class AdoptedUnsaved(QuasiGenuine):
     """What comes with a peer's state is acknowledged, and not on disk: a crash loses it for this process."""
