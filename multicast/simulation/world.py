@@ -52,6 +52,7 @@ from multicast.application import Application
 from multicast.batch import Batch
 from multicast.checkpoint import Checkpoints
 from multicast.engine import Engine
+from multicast.parts.ballots import NOBODY
 from multicast.protocol import MulticastProtocol
 from multicast.records import SEGMENT_BYTES_MAX
 from multicast.simulation import catching_up, hanging
@@ -341,7 +342,8 @@ class World(Scene):
             for on_frame in listeners:
                 on_frame(node.pid, to, frame)
             for peer in to:
-                send(links[peer], frame)
+                if peer != NOBODY:
+                    send(links[peer], frame)
 
     def _spring(self, pid: ProcessId, sends: bool, peers: tuple[ProcessId, ...], frame: bytes) -> None:
         """Call the trap that waits for this frame, if any does."""

@@ -15,6 +15,7 @@ import pytest
 from multicast import registry
 from multicast.application import Application, ApplicationOutbox
 from multicast.journal import Journal
+from multicast.parts.ballots import NOBODY
 from multicast.protocol import MulticastProtocol, Outbox, Saved
 from multicast.records import BatchEnd, Put, encode_record
 from multicast.simulation.checkers import Properties, attach
@@ -108,6 +109,20 @@ def test_the_script_gives_exact_delays_and_links_stay_fifo() -> None:
     world.run_until(start + 9_000)
     assert _positions(world) == [2, 2, 2]
     assert seen == [(0, 1), (0, 2)]
+
+
+def test_what_is_sent_to_the_leader_of_an_unknown_group_goes_nowhere() -> None:
+    """As in a live host: a message's other receivers get it."""
+
+    class Hopeful(Sequencer):
+        def order(self, ordered: Ordered, out: Outbox) -> None:
+            out.send((NOBODY, *self.topology.processes), ordered)
+
+    world = _world(protocol=Hopeful)
+    world.start()
+    world.submit(1, _message(world, 1))
+    world.run_for(1_000_000)
+    assert _positions(world) == [1, 1, 1]
 
 
 def test_a_blocked_link_delivers_everything_after_it_is_unblocked() -> None:
