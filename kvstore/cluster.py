@@ -236,8 +236,8 @@ def wait_ready(
     directory: Path, config: ClusterConfig, started: list[Started], problems: list[str], say: Callable[[str], None]
 ) -> list[Started]:
     """Until every replica of this machine is ready that can be; adds why one is not. Returns those that have ended
-    meanwhile. Those of other machines may run. One that fetches a snapshot is waited for as long as that grows: who
-    took it for a failure, and gave the command again, would have it begin anew."""
+    meanwhile. Those of other machines may run. One that fetches what its shard has is waited for as long as that
+    grows: who took it for a failure, and gave the command again, would have it begin anew."""
     alive = {r.id for r in config.present if running(replica_directory(directory, r.id))} | {
         one.replica.id for one in started
     }

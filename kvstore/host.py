@@ -394,11 +394,12 @@ class LiveReplica:
             return "the disk of this replica hangs: a write to its journal does not return"
         if (fetched := host.engine.snapshots.status()) is not None:
             rows = f"{fetched['rows']} of {fetched['rows_total']} rows"
-            return f"this replica {FETCHES} from replica {fetched['peer']}: {rows}"
+            return f"this replica {FETCHES} a snapshot from replica {fetched['peer']}: {rows}"
         if not self._protocol.is_member() and self.me.added and not self._lost_disk:
-            return "this replica is new and fetches what its shard has"
+            return f"this replica is new and {FETCHES} what its shard has: {host.engine.position} deliveries so far"
         if not self._protocol.is_member():
-            return "this replica has lost its disk and is being readmitted: it fetches what it has missed"
+            so_far = f"{host.engine.position} deliveries so far"
+            return f"this replica has lost its disk and is being readmitted: it {FETCHES} what it has missed: {so_far}"
         if self._protocol.role() == "recovering":
             return "this replica is recovering: a leader is being agreed on"
         if self._protocol.leader_of(self.me.shard) is None:

@@ -16,8 +16,8 @@ from kvstore.api.model import (
 )
 from multicast.types import GroupId, ProcessId
 
-FETCHES = "fetches a snapshot"
-"""In why a replica is not ready: it takes all that its shard has, and says how much so far. That may take long."""
+FETCHES = "fetches"
+"""In why a replica is not ready: it takes what its shard has, and says how much so far. That may take long."""
 
 
 class ReplicaJson(msgspec.Struct):

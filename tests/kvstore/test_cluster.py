@@ -82,10 +82,11 @@ def refusal(ran: subprocess.CompletedProcess[str]) -> str:
     [
         ([f"this replica fetches a snapshot from replica 1: {rows} of 9 rows" for rows in range(9)], ""),
         (["this replica fetches a snapshot from replica 1: 5 of 9 rows"] * 9, "after 60 s: .*: 5 of 9 rows"),
+        ([f"this replica is new and fetches what its shard has: {n} deliveries so far" for n in range(9)], ""),
         ([f"shard 0 has had no leader for {seconds}.0 s" for seconds in range(9)], "after 60 s: shard 0 has had no"),
     ],
 )
-def test_who_fetches_a_snapshot_is_waited_for_as_long_as_that_grows(
+def test_who_fetches_what_its_shard_has_is_waited_for_as_long_as_that_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: list[str], problem: str
 ) -> None:
     """By a clock of half a minute for each look; and nobody else for longer than a minute."""

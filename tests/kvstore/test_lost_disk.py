@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from kvstore.status import statuses
 from tests.kvstore.live import Replica, answered, make_cluster, wait_until
 
 SHARD = 3
+FED = re.compile(r"fetches what it has missed: [1-9]\d* deliveries so far$")
 
 
 class Load:
@@ -109,6 +111,7 @@ def test_a_replica_comes_back_without_its_disk(directory: Path) -> None:
         try:
             started[1] = cluster.start(directory, made, made.replica(1), lost_disk=True)
             wait_until(lambda: role_of(back) == "rejoining")
+            wait_until(lambda: FED.search(cluster.why_not_ready(made.replica(1))) is not None)
         finally:
             started[2].process.send_signal(signal.SIGCONT)
         wait_until(lambda: statuses(directory)[1].state == "ready")
