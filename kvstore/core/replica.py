@@ -148,7 +148,12 @@ class Replica(Application):
             self.peers, self.moves, store, self.log, self.shards, real_clock, rng, leader_reads and signals == "rule",
             shared_reads and signals != "off", self._unread,
         )  # fmt: skip
-        known_time = real_clock if dedup_window_us else lambda _: 0  # versions count events where no window is possible
+
+        def known_time(now: int) -> int:
+            """0 where versions count events: no window is possible. Versions that are complete here may be ahead."""
+            real = real_clock(now) if dedup_window_us else 0
+            return real and max(real, store.complete_to.time)
+
         self.changes = Changes(self.peers, store)
         self.watches = Watches(self.peers, self.changes, store, known_time, clock_ahead_us_max, rng)
         self.versions = Versions(

@@ -12,6 +12,7 @@ import msgspec
 from kvstore.api.model import Get, Range, Transaction
 from kvstore.core.bundles import NO_ID
 from kvstore.core.messages import Answered, Execute, Follow, Followed, Refused
+from kvstore.core.replica import CLOCK_AHEAD_US_MAX
 from kvstore.core.shards import TELL_US
 from kvstore.core.versions import ASKED_AT_ONCE
 from kvstore.simulated.clients import Workload
@@ -91,7 +92,10 @@ def _is_told(workload: Workload, replica: ProcessId, question: Execute | Follow)
     answer = _ask(workload, replica, question)
     code = getattr(answer, "code", "")
     told = isinstance(answer, Answered | Followed) or code == "compacted"
-    if not told and not (code == "expired" and _is_slow(workload, replica)):
+    at = getattr(question, "at", None) or ZERO
+    complete_to = workload.cluster.stores[replica].complete_to
+    ahead = at > complete_to and at.time > _time(workload, replica) + CLOCK_AHEAD_US_MAX
+    if not told and not (code == "future" and ahead) and not (code == "expired" and _is_slow(workload, replica)):
         workload.world.report("idle", f"{question} is answered {answer}, when all is over")
     return told
 

@@ -335,3 +335,13 @@ def test_of_many_ranges_a_few_are_looked_on_for_in_one_batch() -> None:
             assert wake == bench.now or len(told) == many
     assert {len(one.result.entries) for _, one in told if one.result is not None} == {9}
     assert bench.tick() is None or bench.tick() != bench.now
+
+
+def test_a_version_that_is_complete_here_is_told_though_it_is_ahead_of_the_clock() -> None:
+    """Most clocks were wrong when it was written, and are right by now."""
+    bench = Bench()
+    bench.now += 3_600_000_000
+    bench.deliver(write(A, value=b"1"))
+    bench.now -= 3_600_000_000
+    read(bench, version(bench), Get(A))
+    assert [one and one.value for one in found(bench)] == [b"1"]

@@ -469,3 +469,13 @@ def test_those_who_watch_the_same_are_looked_for_once() -> None:
                 tell(bench, replica, question, Timestamp(bench.now + 1000, 0))
     answers = [answer for answer in bench.answers() if isinstance(answer, Followed)]
     assert len(answers) == 100 and {len(answer.transactions) for answer in answers} == {1} and looks == 2
+
+
+def test_a_watch_goes_on_after_a_version_that_is_ahead_of_the_clock() -> None:
+    """Most clocks were wrong when that was written, and are right by now."""
+    bench = Bench()
+    bench.now += 3_600_000_000
+    own = bench.deliver(write(A))
+    bench.now -= 3_600_000_000
+    follow(bench, version_of(own.timestamp, 0))
+    assert set(asked(bench)) == {3, 6} and bench.answers() == []
