@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvstore.core.replica import Replica
 from kvstore.core.versions import Versions
 from kvstore.simulated.settings import Settings
 from kvstore.storage.history import Past
@@ -24,6 +25,11 @@ class FloorNotMoved(Store):
 @rewrite("floor", "self._backend.get(META, FLOOR) or", "bytes(16) or")
 class DroppedEarly(Store):
     """What the window still has is dropped, and read as if it were there."""
+
+
+@rewrite("__init__", "real and max(real, store.complete_to.time)", "real")
+class OnlyByTheClock(Replica):
+    """What was written while most clocks were ahead is refused as in the future, also where it is known."""
 
 
 @rewrite("_wait", "if self._store.complete_to < waiting.version:", "if False:")
@@ -90,4 +96,5 @@ PLANTED_IN_STORE = (
         FirstLookOnly,
     ),
     *_planted(ElsewhereIsCompacted, settings=MOVING),
+    Planted(OnlyByTheClock.__name__, "", core=OnlyByTheClock, settings=SMALL),
 )  # fmt: skip
