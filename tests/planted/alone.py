@@ -8,6 +8,7 @@ from multicast.parts.channels import Channels
 from multicast.parts.coordinator import Coordinator
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.group_clocks import GroupClocks
+from multicast.parts.group_log import GroupLog
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.paxos import Paxos
 from multicast.parts.reads import LeaderReads
@@ -102,6 +103,20 @@ class AskedInVainForEver(WhiteBox):
 @rewrite("ask", "min(self._asks // len(self.peers), _PATIENCE)", "self._asks // len(self.peers)", part=StateTransfer)
 class PatienceWithoutEnd(FtSkeen):
     """Who lacks dropped instances asks for a state ever more seldom: after a long outage never any more."""
+
+
+# -- what is taken over -----------------------------------------------------------------------------------------------
+
+
+@rewrite("adopt", "(passed or entry.local in given)", "passed", part=GroupLog)
+class LoggedElsewhereWaits(FtSkeen):
+    """Who has delivered more than the peer whose state it takes over waits for Assigns that were before it, and never
+    leads."""
+
+
+@rewrite("adopt", "(known is None or known[0] < local)", "known is None", part=GroupLog)
+class LateCopyLeftOut(FastCast):
+    """Who takes over a state leaves out the late copy of a message of which it knows the first one."""
 
 
 # -- ids and reads ----------------------------------------------------------------------------------------------------
