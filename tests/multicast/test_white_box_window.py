@@ -175,6 +175,18 @@ def test_a_state_that_is_taken_over_brings_the_later_copy() -> None:
     assert held(process, message) == (ACCEPTED, LATER, 0)
 
 
+def test_what_a_state_that_is_taken_over_lacks_is_no_longer_accepted_on_disk() -> None:
+    """Else it would be again after a restart, with its old stamp, in the ballot that began without it."""
+    process, message, out = follower()
+    process.on_message(0, Accept(message.id, 0, BALLOT, FIRST, message), NOW, out)
+    process.adopt(NewState(Ballot(2, 2), 0, [], LATER.time), NOW, out)
+    assert held(process, message) == (START, None, 0)
+    saved = {key: value for key, value, _ in out.changes}
+    again = WhiteBox(1, process.topology, process.options, random.Random(1))
+    again.on_start(Saved({key: value for key, value in saved.items() if value is not None}), NOW, Outbox())
+    assert not again.entries
+
+
 def test_a_leader_goes_on_with_a_later_copy_though_somebody_knows_the_first() -> None:
     leader, out = cluster("white_box", 2).protocol(0), Outbox()
     message = AppMessage(new_message_id(NOW, 1), (0, 1), b"x", 3)

@@ -119,6 +119,11 @@ class LateCopyLeftOut(FastCast):
     """Who takes over a state leaves out the late copy of a message of which it knows the first one."""
 
 
+@rewrite("adopt", "if entry.phase >= ACCEPTED:", "if entry.phase > ACCEPTED:")
+class DroppedStaysAccepted(WhiteBox):
+    """What a new leader's state lacks is still accepted on disk, and told as part of that state after a restart."""
+
+
 # -- ids and reads ----------------------------------------------------------------------------------------------------
 
 
