@@ -305,6 +305,8 @@ def test_a_snapshot_brings_what_was_delivered_and_leaves_what_may_still_be() -> 
     assert keys[again] in told and keys[again] not in taken and keys[pending] not in taken
     assert taken[keys[forgotten]] is None
     assert decode_state(taken[b"c"]) == (base + 5_000, 4, 1), "nothing below is stamped, what T lacks is installed"
+    ahead = history.taken({b"c": encode_state((base + 6_000, 4, 0))}, told, 2, Timestamp(base + 5_000, 0))
+    assert decode_state(ahead[b"c"] or b"")[0] == base + 6_000, "it may have told its clock"
 
 
 def test_who_has_the_t_of_one_that_took_a_snapshot_installs_no_more_of_it_than_t_lacks() -> None:

@@ -14,7 +14,7 @@ from multicast.parts.paxos import Paxos
 from multicast.parts.reads import LeaderReads
 from multicast.parts.reminders import Reminders
 from multicast.parts.retries import Retries
-from multicast.parts.sequence import Sequence
+from multicast.parts.sequence import Sequence, SequenceHistory
 from multicast.parts.stamps import Entry
 from multicast.parts.stream import Stream
 from multicast.parts.transfer import StateTransfer
@@ -122,6 +122,11 @@ class LateCopyLeftOut(FastCast):
 @rewrite("adopt", "if entry.phase >= ACCEPTED:", "if entry.phase > ACCEPTED:")
 class DroppedStaysAccepted(WhiteBox):
     """What a new leader's state lacks is still accepted on disk, and told as part of that state after a restart."""
+
+
+@rewrite("taken", "max(clock, timestamp.time)", "timestamp.time", part=SequenceHistory)
+class SnapshotsClockCounts(PrimCast):
+    """Who takes a snapshot goes on with its clock, below what it has told of its own."""
 
 
 # -- ids and reads ----------------------------------------------------------------------------------------------------
