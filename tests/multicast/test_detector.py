@@ -155,6 +155,15 @@ def test_that_a_leader_asked_to_be_relieved_does_not_count_against_the_next_one(
     assert member.hear(0, Doubt(LATER, 8), 31) == []
 
 
+def test_a_leader_that_should_not_lead_agrees_that_it_is_missed() -> None:
+    """With one other member down, who asks has no quorum without it."""
+    leader = Member(0)
+    leader.detector.begin(True)
+    assert leader.hear(1, Doubt(FIRST, 7), 10) == []
+    leader.detector.on_clock(True, 20)
+    assert leader.hear(1, Doubt(FIRST, 8), 30) == [Agreed(FIRST, 8)]
+
+
 def test_a_leader_that_has_heard_of_a_higher_ballot_asks_nobody() -> None:
     leader = Member(0)
     leader.detector.wait(0)

@@ -7,6 +7,7 @@ from multicast.parts.barrier_leader import BarrierLeader
 from multicast.parts.channels import Channels
 from multicast.parts.coordinator import Coordinator
 from multicast.parts.delivered import DeliveredLog
+from multicast.parts.detector import FailureDetector
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import GroupLog
 from multicast.parts.learner import RemoteLearner
@@ -217,6 +218,11 @@ class SilentThoughItSpeaks(QuasiGenuine):
 @rewrite("tells", "max(self.told.get(group, 0), barrier[0])", "barrier[0]", part=BarrierLeader)
 class ToldLess(QuasiGenuine):
     """A barrier that comes late makes a leader take a group for one that has been told nothing for longer."""
+
+
+@rewrite("_on_doubt", "not self.has_majority or self.resigning", "not self.has_majority", part=FailureDetector)
+class ResigningNotMissed(WhiteBox):
+    """A leader that should not lead does not agree that it is missed: with another member down it stays."""
 
 
 PLANTED = planted_in(__name__)
