@@ -162,6 +162,22 @@ def test_what_seems_lost_goes_again_in_order_and_little_at_a_time():
     assert len(one) == 97
 
 
+def test_more_is_decided_than_was_sent_again():
+    """What seemed lost was only late."""
+    one, deadlines = casts()
+    one.begin(1, Outbox())
+    one.handlers[Ready].call(0, Ready(), 0, Outbox())
+    for k in range(30):
+        one.add(message(k), 10, 0, Outbox())
+    out, more = Outbox(), Outbox()
+    deadlines.run(PERIOD, out)
+    again = len(numbers(out))
+    one.forget((1, again + 5), PERIOD)
+    one.send_more(more)
+    assert numbers(more)[0] == again + 6, "what is decided does not go again"
+    assert numbers(more) == [*range(again + 6, again + 6 + len(numbers(more)))]
+
+
 def test_a_decision_on_an_earlier_lifes_cast_is_none_on_this_lifes():
     one, _ = casts()
     one.begin(2, Outbox())

@@ -4,6 +4,7 @@ them: seeds would need links that lose just the last word, copies after their wi
 from __future__ import annotations
 
 from multicast.parts.barrier_leader import BarrierLeader
+from multicast.parts.casts import Casts
 from multicast.parts.channels import Channels
 from multicast.parts.coordinator import Coordinator
 from multicast.parts.delivered import DeliveredLog
@@ -223,6 +224,11 @@ class ToldLess(QuasiGenuine):
 @rewrite("_on_doubt", "not self.has_majority or self.resigning", "not self.has_majority", part=FailureDetector)
 class ResigningNotMissed(WhiteBox):
     """A leader that should not lead does not agree that it is missed: with another member down it stays."""
+
+
+@rewrite("forget", "max(self._sent - 1, 0)", "self._sent - 1", part=Casts)
+class SentBelowNone(QuasiGenuine):
+    """More casts are decided than were sent again: a sender ends whose casts were late, and not lost."""
 
 
 PLANTED = planted_in(__name__)
