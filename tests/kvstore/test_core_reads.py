@@ -73,6 +73,20 @@ def test_a_read_waits_until_all_that_it_must_see_is_complete() -> None:
     assert answer.result.results[0].found is not None
 
 
+def test_a_read_that_must_see_what_does_not_complete_is_refused_at_last() -> None:
+    bench = leader()
+    bench.request(read(key(0)), NO_ID)
+    (token,) = asked(bench)
+    across = bench.deliver(write(key(0), key(1)))
+    assert readable(bench, token, 1) == []
+    bench.tick(WAIT_US_MAX)
+    (refused,) = bench.answers()
+    assert isinstance(refused, Refused) and (refused.code, refused.outcome) == ("timeout", "not_applied")
+    assert len(bench.replica.reads) == 0
+    bench.part(1, across)
+    assert bench.answers() == [], "it was answered"
+
+
 def test_reads_of_one_batch_are_one_question() -> None:
     bench = leader()
     for _ in range(3):

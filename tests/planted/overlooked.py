@@ -58,6 +58,16 @@ class WaitsForOneMore(Reads):
     """A read waits for one delivery more than it needs, which may not come."""
 
 
+@rewrite("on_tick", "now - question.asked_at >= WAIT_US_MAX", "False")
+class WaitsForWhatStands(Reads):
+    """A read that must see what does not complete waits as long as that stands, and its client hears nothing."""
+
+
+@rewrite("on_tick", "self._readable.remove(one)", "pass")
+class RefusedAndAnswered(Reads):
+    """A read that was refused, as it took too long, is answered besides once what it must see completes."""
+
+
 @rewrite("_found", "if not request.whence and denied is None:", "if not request.whence:")
 @rewrite("_found", "results = None if denied is not None or digest == request.known else",
          "results = None if digest == request.known else")  # fmt: skip
@@ -164,6 +174,7 @@ PLANTED_IN_STORE = (
     *_core(PAST, "reads at versions", OneHasCompacted),
     *_core(WATCHED, "watches", OneHasCompactedChanges),
     *_core(READS, "idle", WaitsForOneMore),
+    *_core(READS, "", WaitsForWhatStands, RefusedAndAnswered),
     *_core(ANY, "idle", WaitsForTheFuture, FollowsTheFuture, IdsOfTomorrow),
     *_core(THREE, "books", NextCopyUnknown),
     *_core(WATCHED, "lives", WatchesNumberedAnew),
