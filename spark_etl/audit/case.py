@@ -75,7 +75,7 @@ class Case:
         self.foreign_histories: list[str] = []
         self.source: Source | None = None
         self.width = 0
-        self.leased = False
+        self.leased = self.restored = False
         self.wants_course = True
         self._graph: DataFrame | None = None
         self._cached: list[DataFrame] = []
@@ -98,7 +98,8 @@ class Case:
         positions_, versions = opened.span("history", "position"), opened.span("history", "version")
         self.has_positions = bool(positions_ and positions_[1]) or bool(versions and versions[0] == bytes(16))
         self.has_promised = opened.span("history", "seen") is not None
-        keys = opened.span("writes", "key")
+        keys, first = opened.span("writes", "key"), opened.span("writes", "position")
+        self.restored = bool(first and first[0] == 0)
         self.leased = bool(keys and keys[0] < FIRST_KEY)
         self.course = Course()
         self.width = course.slice_width(self.small, self.span) if self.wants_course else 0
@@ -189,8 +190,16 @@ class Case:
 
     @cached_property
     def outvoted(self) -> DataFrame:
-        """`relations.outvoted`."""
-        return self.keep(relations.outvoted(self.disputed))
+        """`relations.outvoted`, and who began otherwise."""
+        found = relations.outvoted(self.disputed)
+        if self.restored:
+            found = found.unionByName(relations.outvoted_beginnings(self.beginnings))
+        return self.keep(found)
+
+    @cached_property
+    def beginnings(self) -> DataFrame:
+        """`relations.beginnings`, of a run that was restored from a backup."""
+        return self.keep(relations.beginnings(self.tables["writes"], self.tables["deliveries"], self.inputs.unsure))
 
     def judged_rows(self, frame: DataFrame) -> DataFrame:
         """Without what is outvoted."""

@@ -265,10 +265,7 @@ class Audit(Case):
         unsure = self.inputs.unsure
         self.check(
             "results complete and equal",
-            lambda: transactions.results(
-                self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, self.install_frame,
-                self.snapshot_frame, unsure,
-            ),
+            self._wrong_results,
             outcomes,
             blind=bool(unsure),
             skip=skip,
@@ -292,6 +289,13 @@ class Audit(Case):
             self.notes.append(
                 f"of {these} of a replica, what most replicas of its shard contradict was left out of all other checks"
             )
+
+    def _wrong_results(self) -> DataFrame:
+        found = transactions.results(
+            self.bundles, self.disputed, self.transactions, self.top_frame, self.stop_frame, self.install_frame,
+            self.snapshot_frame, self.inputs.unsure,
+        )  # fmt: skip
+        return found.unionByName(transactions.of_another_beginning(self.beginnings)) if self.restored else found
 
     def _wrong_reads(self) -> DataFrame:
         found = transactions.reads(self.ordered, self.writes, self.unsure_shards)

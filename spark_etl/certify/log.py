@@ -7,7 +7,7 @@ that. Then the longest journals stand for all, which lack nothing: what later ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from spark_etl.ingest.inputs import Top
 DELIVERIES = ("replica", "segment", "offset", "position", "gts", "id", "stage", "expired", "destinations", "origin",
               "payload_crc", "single", "installed_from")  # fmt: skip
 OUTCOMES = ("replica", "offset", "position", "index", "content", "state_digest")
+BASES = ("key", "gts", "value", "digested")
 DETAILS = ("replica", "offset", "position", "index", "id", "gts", "message", "timestamp", "status")
 
 TAKEN = (APPLIED, FAILED)
@@ -97,6 +98,16 @@ def certify(
     began = set(beginnings["replica"].to_pylist())
     renewed += [replica for replica, found in installs.items() if found and replica not in began]
     return ShardLog(tops, (longest, fullest), sorted({*renewed}), _guesses(deliveries, logs))
+
+
+def began_alike(bases: Mapping[int, pa.Table], began: Collection[int]) -> None:
+    """What replicas were restored with from a backup is the same: BASES of each. began: those that were there from the
+    beginning. Suspect."""
+    given = {replica: rows for replica, rows in bases.items() if rows.num_rows or replica in began}
+    if not any(rows.num_rows for rows in given.values()):
+        return
+    first, *others = (rows.sort_by([("key", "ascending"), ("gts", "ascending")]) for rows in given.values())
+    trust(all(rows.equals(first) for rows in others), "replicas began with different rows")
 
 
 def by_replica_and(table: pa.Table, *columns: str) -> pa.Table:

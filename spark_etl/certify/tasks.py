@@ -30,7 +30,7 @@ from spark_etl.certify import (
     time,
     value,
 )
-from spark_etl.certify.arrays import DOUBTS, halves, index_in, numbers, trust, whole
+from spark_etl.certify.arrays import DOUBTS, halves, index_in, numbers, trust, valid, whole
 from spark_etl.certify.proof import (
     ACCOUNTS,
     BANK,
@@ -111,6 +111,10 @@ def judge_shard(told: Shard) -> OfShard:
 
 def _judge_log(told: Shard) -> OfShard:
     source, replicas = told.source, told.replicas
+    try:
+        _began_alike(source, replicas)
+    except DOUBTS as doubt:
+        return OfShard(log.ShardLog([], (-1, -1), [], (0, 0, 0)), str(doubt))
     if shards.is_long(source, replicas) and not any(told.installs.values()) and not told.snapshots:
         with suppress(*DOUBTS):
             return OfShard(shards.certify(source, told.number, replicas, told.stops))
@@ -126,6 +130,15 @@ def _judge_log(told: Shard) -> OfShard:
     except DOUBTS as doubt:
         return OfShard(log.ShardLog([], (-1, -1), [], (0, 0, 0)), str(doubt) or type(doubt).__name__)
     return OfShard(found)
+
+
+def _began_alike(source: Source, replicas: Sequence[int]) -> None:
+    bases = {replica: source.within("writes", log.BASES, replica, (-1, 0)) for replica in replicas}
+    if not any(rows.num_rows for rows in bases.values()):
+        return
+    firsts = {r: source.within("deliveries", ("stage", "installed_from"), r, (0, 1)) for r in replicas}
+    own = {r: log.is_final(rows) & ~valid(rows["installed_from"]) for r, rows in firsts.items()}
+    log.began_alike(bases, [replica for replica, rows in own.items() if rows.any()])
 
 
 def _judge_keys(source: Source, shard: int, answer: OfShard) -> None:

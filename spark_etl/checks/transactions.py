@@ -62,6 +62,22 @@ def of_another_state(log: DataFrame, snapshots: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+def of_another_beginning(beginnings: DataFrame) -> DataFrame:
+    """Rows of a backup with which the replicas of a shard began otherwise. Name: state-digest-disagreement.
+    beginnings: `relations.beginnings`."""
+    return violations(
+        dissent(beginnings, F.col("value")),
+        "state-digest-disagreement",
+        text(
+            "of the state with which shard {} began, {} has key {} otherwise than {}, or has not",
+            F.col("shard"), replicas_text("few.replicas"), key_text(F.col("position")), replicas_text("most.replicas"),
+        ),
+        [F.col("most.id")],
+        [F.col("position")],
+        [F.col("few.replicas")[0], F.col("most.replicas")[0]],
+    )  # fmt: skip
+
+
 def _missing(
     log: DataFrame, tops: DataFrame, stops: DataFrame, installs: DataFrame, unsure: Sequence[int]
 ) -> DataFrame:

@@ -114,6 +114,28 @@ def judged(frame: DataFrame, outvoted: DataFrame) -> DataFrame:
     return frame.join(outvoted, ["replica", "position"], "left_anti")
 
 
+def beginnings(writes: DataFrame, deliveries: DataFrame, unsure: Sequence[int]) -> DataFrame:
+    """Of a cluster that was restored from a backup, each row with which a shard began, as each replica has it that
+    was there from the beginning: shard, replica, position (in place of one: the key), id (the row's), value (never
+    null), transaction (null). unsure: replicas of whose journals a part is missing."""
+    rows = writes.where(F.col("position") == 0)
+    first = (F.col("position") == 1) & (F.col("stage") == FINAL) & F.col("installed_from").isNull()
+    there = rows.select("shard", "replica").unionByName(deliveries.where(first).select("shard", "replica")).distinct()
+    there = there.where(~F.col("replica").isin(list(unsure)))
+    each = rows.groupBy("shard", "key").agg(F.max("id").alias("id")).join(F.broadcast(there), "shard")
+    held = rows.groupBy("shard", "replica", "key").agg(
+        F.sort_array(F.collect_list(F.struct("gts", "value", "digested"))).alias("value")
+    )
+    each = each.join(held, ["shard", "replica", "key"], "left").withColumnRenamed("key", "position")
+    held_ = F.coalesce("value", F.array().cast(held.schema["value"].dataType))
+    return each.withColumns({"value": held_, "transaction": F.lit(None).cast("binary")})
+
+
+def outvoted_beginnings(rows: DataFrame) -> DataFrame:
+    """The replicas that began otherwise than more than half of their shard's, as `outvoted`. rows: of `beginnings`."""
+    return _outvoted(rows, F.col("value")).select("replica", F.lit(0).cast("bigint").alias("position")).distinct()
+
+
 def shard_bit(shard: str, shards: list[int]) -> Column:
     """1 << index of the shard in `shards`."""
     cases = F.lit(0).cast("bigint")

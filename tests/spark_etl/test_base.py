@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvstore.api.model import Add, Compare, Delete, Get, Operation, Put, Transaction
+from kvstore.api.shard_map import ShardMap
 from kvstore.core import audit
 from kvstore.core.messages import Answered
 from kvstore.host import LiveReplica
@@ -51,15 +52,15 @@ class Clerk:
         )  # fmt: skip
 
 
-async def restored_run(tmp_path: Path) -> Path:
+async def restored_run(tmp_path: Path, replicas: int = 1) -> Path:
     """A bank whose accounts are those of a backup, and are moved and read afterwards."""
     values = {**dict.fromkeys(ACCOUNTS, b"100"), b"long": bytes(range(65, 91)) * 2, b"other": b"x"}
     backups.make_backup(tmp_path / "backup", values, shards=2)
     run = tmp_path / "run"
-    made = restored(tmp_path / "backup", run, replicas=1)
+    made = restored(tmp_path / "backup", run, replicas=replicas)
     with HistoryWriter.create(run, "clients") as history:
-        async with backups.serving(run, made) as replicas:
-            clerk = Clerk(replicas, history)
+        async with backups.serving(run, made) as serving:
+            clerk = Clerk(serving, history)
             for source, target in pairwise(ACCOUNTS):
                 await clerk.do("transfer", Add(source, -10), Add(target, 10))
                 await clerk.do("read_all", *map(Get, ACCOUNTS))
@@ -78,8 +79,8 @@ def judged(spark: Any, run: Path, *parts: str) -> tuple[Report, set[str], dict[s
     return report, {example.name for prop in report.properties for example in prop.examples}, found.proof.why
 
 
-def without(path: Path, unwanted: bytes) -> None:
-    """The journal as if this key had not been in its base."""
+def without(path: Path, unwanted: bytes, other: bytes | None = None) -> None:
+    """The journal as if this key had not been in its base, or had had another value."""
     data = path.read_bytes()
     kept = data[:HEADER_BYTES]
     for found in records.scan(data):
@@ -88,7 +89,8 @@ def without(path: Path, unwanted: bytes) -> None:
         record = records.decode_body(kind, body)
         if kind == records.BASE:
             base = audit.decode_base(record.record)
-            base.rows = [row for row in base.rows if row.key != unwanted]
+            rows = [row if row.key != unwanted else row._replace(value=other or b"") for row in base.rows]
+            base.rows = [row for row in rows if row.key != unwanted or other is not None]
             record = records.Base(audit.encode_base(base))
         kept += records.encode_record(record)
     path.write_bytes(kept)
@@ -104,6 +106,21 @@ async def test_what_a_backup_held_was_written_before_the_first_transaction(spark
         without(run / "replicas" / replica / "journal" / SEGMENT, b"other")
     _, names, _ = judged(spark, run, "transactions")
     assert names == {"unwritten-version"}
+
+
+async def test_who_began_otherwise_than_the_others_is_named(spark: Any, tmp_path: Path) -> None:
+    run = await restored_run(tmp_path, replicas=3)
+    shard = ShardMap.even(range(2)).shard_of(b"other")
+    one, last = (run / "replicas" / str(3 * shard + place) / "journal" / SEGMENT for place in (1, 2))
+    kept = last.read_bytes()
+    for path, other in ((last, None), (last, b"y"), (one, b"z")):
+        without(path, b"other", other)
+        report, names, doubts = judged(spark, run, *PARTS)
+        assert (names, doubts) == ({"state-digest-disagreement"}, {"all": "replicas began with different rows"})
+        (found,) = (one for prop in report.properties for one in prop.examples)
+        assert found.replicas[0] == int(path.parts[-3]) and found.keys == ["other"] and found.evidence
+        path.write_bytes(kept if path == last else path.read_bytes())
+        write_mark(path.parent, path.stat().st_size - HEADER_BYTES)
 
 
 @pytest.mark.parametrize("what", ["garbage", "newer"])
