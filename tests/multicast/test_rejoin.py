@@ -9,6 +9,7 @@ from multicast.membership import Change, Views
 from multicast.parts.rejoin import MARKER_KEY, Highest, Rejoin, Returned, can_return
 from multicast.protocol import Outbox, Saved
 from multicast.types import VIEW_BITS, Ballot, ProcessId
+from tests.multicast.test_leadership import Group
 
 PERIOD = 100
 
@@ -161,3 +162,13 @@ def test_who_was_added_joins_no_ballot_of_a_view_to_which_it_does_not_belong() -
     part.bound = Ballot(0, 0)
     assert part.amnesiac
     assert [part.may_join(Ballot((view << VIEW_BITS) + 1, 0)) for view in range(3)] == [False, True, True]
+
+
+def test_who_is_told_a_bound_that_it_has_passed_stands_above_all_that_it_has_promised() -> None:
+    """One without memory repeats its bound, and the others go on meanwhile."""
+    group = Group()
+    group.campaign(2)
+    assert group.election(1).promised == Ballot(2, 2)
+    group.election(1).on_returned(0, Returned(7, Ballot(1, 0)), group.now, group.members[1].out)
+    group.campaign(1)
+    assert group.election(1).promised == Ballot(3, 1)

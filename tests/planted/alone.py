@@ -9,6 +9,7 @@ from multicast.parts.channels import Channels
 from multicast.parts.coordinator import Coordinator
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.detector import FailureDetector
+from multicast.parts.election import Election
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import GroupLog
 from multicast.parts.learner import RemoteLearner
@@ -229,6 +230,11 @@ class ResigningNotMissed(WhiteBox):
 @rewrite("forget", "max(self._sent - 1, 0)", "self._sent - 1", part=Casts)
 class SentBelowNone(QuasiGenuine):
     """More casts are decided than were sent again: a sender ends whose casts were late, and not lost."""
+
+
+@rewrite("on_returned", "self.highest = max(self.highest, bound)", "self.highest = bound", part=Election)
+class BoundLowersBallots(WhiteBox):
+    """Who hears the bound of one without memory late stands next for a ballot below what it has promised."""
 
 
 PLANTED = planted_in(__name__)
