@@ -14,6 +14,7 @@ from multicast.simulation.checkers import Properties, attach
 from multicast.simulation.network import Conditions
 from multicast.simulation.world import World
 from multicast.types import ZERO, AppMessage, ProcessId, Timestamp, Topology, new_message_id
+from tests.multicast.lockstep import Lockstep
 
 SECOND = 1_000_000
 
@@ -56,6 +57,22 @@ def test_an_answer_to_an_earlier_life_does_not_count() -> None:
     for pid in range(1, 6):
         part.add(pid, Reminder(question, 9, ZERO))
     assert not part.complete
+
+
+@pytest.mark.parametrize("name", ["ft_skeen", "fastcast", "quasi_genuine"])
+def test_who_does_not_remember_what_a_member_of_its_group_told_reminds_it_of_what_it_has_itself(name: str) -> None:
+    """Since it restarted it has heard nothing of that one. Others of the group may have counted on it."""
+    world = Lockstep(Topology.grid(2, 3), name)
+    world.settle()
+    world.submit(0, 0, 1)
+    world.advance(SECOND)
+    reminded = []
+    for pid in (1, 4):
+        own, out = world.protocol(pid), Outbox()
+        own.log.forget_watermark(2)
+        own.handlers[Forgot].call(2, Forgot(7), world.now, out)
+        reminded += [reminder.watermark for _, reminder, _ in out.sends]
+    assert reminded == [world.protocol(1).log.watermark, ZERO] and reminded[0] > ZERO
 
 
 def simulated(**options: bool) -> tuple[World, Properties]:

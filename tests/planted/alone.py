@@ -12,6 +12,7 @@ from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import GroupLog
+from multicast.parts.group_member import GroupMember
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.paxos import Paxos
 from multicast.parts.reads import LeaderReads
@@ -235,6 +236,16 @@ class SentBelowNone(QuasiGenuine):
 @rewrite("on_returned", "self.highest = max(self.highest, bound)", "self.highest = bound", part=Election)
 class BoundLowersBallots(WhiteBox):
     """Who hears the bound of one without memory late stands next for a ballot below what it has promised."""
+
+
+@rewrite("_on_forgot", "watermark = max(watermark, self.deliveries.watermark)", "pass", part=GroupMember)
+class RemindsOfWhatItHeard(FtSkeen):
+    """Who has restarted reminds a member of its group of nothing, and that one returns with less than it had told."""
+
+
+@rewrite("_on_forgot", "watermark = max(watermark, self.log.watermark)", "pass")
+class RemindsOfWhatItWasTold(QuasiGenuine):
+    """The same where each group orders its own messages."""
 
 
 PLANTED = planted_in(__name__)
