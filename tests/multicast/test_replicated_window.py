@@ -71,6 +71,20 @@ def test_what_a_group_has_stamped_in_time_and_another_one_late_is_delivered_late
     assert not world.protocol(3).doubts
 
 
+def test_who_has_stamped_a_late_copy_late_itself_has_no_doubts_and_stands_for_no_election() -> None:
+    """Else whoever repeats an old message has a group elect its leader anew each time."""
+    world = cluster(FastCast, early_clock=True, clock="hybrid", dedup_window_us=SECOND // 10)
+    old = world.message(0, 1)
+    for _ in range(2):
+        world.engines[0].submit(old)
+        world._run(0)
+        for _ in range(3):
+            world.advance(SECOND)
+            world.submit(0, 0, 1)
+    assert [world.delivered(p).count(old.id) for p in range(6)] == [2] * 6
+    assert [world.protocol(p).member.reign.ballot.number for p in range(6)] == [1] * 6
+
+
 @pytest.mark.parametrize("copies", [1, 3])
 def test_after_a_restart_it_is_known_which_deliveries_the_log_of_another_one_has(copies: int) -> None:
     """Copies of one message came from a journal before the log; then another message, which the other one lacks."""

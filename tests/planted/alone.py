@@ -109,6 +109,11 @@ class PatienceWithoutEnd(FtSkeen):
     """Who lacks dropped instances asks for a state ever more seldom: after a long outage never any more."""
 
 
+@rewrite("_doubts", " or self.member.log.window.is_late(entry.message.id, entry.local.time)", "")
+class DoubtsItsOwnStamp(FastCast):
+    """A leader that has stamped an old message late itself has its group elect a leader before it delivers it."""
+
+
 # -- what is taken over -----------------------------------------------------------------------------------------------
 
 
