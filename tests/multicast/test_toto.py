@@ -275,11 +275,12 @@ def test_what_was_decided_since_the_view_before_is_kept_for_who_lacks_it(monkeyp
     assert dropped == [before.instance]
 
 
-def test_a_cast_carries_no_more_than_a_portion() -> None:
+@pytest.mark.parametrize("first", [0, 900])
+def test_a_cast_carries_no_more_than_a_portion(first: int) -> None:
     one = world(portion_bytes=2_000)
     messages = [one.message(0, 1) for _ in range(5)]
     for message in messages:
-        message.payload = bytes(900)
+        message.payload = bytes(900 if message is not messages[0] else first)
         one.engines[0].submit(message)
     one._run(0)
     assert max(len(frame) for frame in one.links[0, 5]) < 2 * 1_500

@@ -253,4 +253,9 @@ class RemindsOfWhatItWasTold(QuasiGenuine):
     """The same where each group orders its own messages."""
 
 
+@rewrite("_next_messages", "messages[-1]", "messages[0]")
+class CastsCountTheFirst(Toto):
+    """A cast holds whatever waits if the first of it is small, and is more than a link takes at once."""
+
+
 PLANTED = planted_in(__name__)
