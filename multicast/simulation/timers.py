@@ -1,5 +1,5 @@
 """What waits for somebody else has a timer, and is asked for again; the host knows when the timer acts, and nobody puts
-it off.
+it off, or is woken for nothing.
 
 A question that is never repeated does harm only if it was lost, and a leader that is not missed only if it dies just
 then; that no timer is set, or a message is not among those that are asked for, shows it at once. Like in `invariants`,
@@ -26,6 +26,9 @@ Timer = tuple[Any, str]
 
 _LOOK_EVERY = 16
 """Batches: what is not asked for stays so."""
+_AT_ONCE_US, _TICKS_MAX = 10, 3_000
+"""Who is woken so soon, so often, and nothing comes of it, is woken for nothing. (What stands on a protocol may look
+through a portion of what it has in each of many batches.)"""
 
 
 class Timers(Checker):
@@ -38,15 +41,20 @@ class Timers(Checker):
         super().__init__()
         self._first: dict[ProcessId, tuple[int, int]] = {}
         self._blocked: dict[ProcessId, tuple[Any, int]] = {}
+        self._ticks: dict[ProcessId, tuple[int, int]] = {}
+        """When it was woken last, and how often at once before that."""
         self._installed: dict[ProcessId, Ballot] = {}
         """In this ballot it had what others have decided: if it led that, it is deposed and does not know it yet."""
 
     def on_life(self, node: Node) -> None:
         self._first.pop(node.pid, None)
         self._blocked.pop(node.pid, None)
+        self._ticks.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         batch, election = node.engine._batch.number, node.protocol.election
+        if sends or handler not in ("on_tick", "end_batch"):
+            self._ticks.pop(node.pid, None)
         if handler == "on_install" and election is not None:
             self._installed[node.pid] = election.promised
         ended, first = self._first.get(node.pid, (batch, 0))
@@ -56,6 +64,7 @@ class Timers(Checker):
                 self.report("timers", f"process {node.pid} is to be woken at {node.wake_at}, its next timer is {first}")
         if handler != "on_tick":
             return
+        self._check_awake(node, args[-2])
         protocol: Any = node.protocol
         firsts = [deadlines.wake_at for deadlines in _deadlines(protocol) if deadlines.wake_at is not None]
         firsts += _by_the_clock(protocol, args[-2])
@@ -72,6 +81,14 @@ class Timers(Checker):
         if batch % _LOOK_EVERY == 0:
             for what in _unasked(protocol):
                 self.report("timers", f"process {node.pid} ({protocol.role()}) waits for {what}, and does not ask")
+
+    def _check_awake(self, node: Node, now: int) -> None:
+        """In life it would take a processor for as long as that goes on, and nobody else would notice."""
+        last, many = self._ticks.get(node.pid, (now, 0))
+        many = many + 1 if now - last <= _AT_ONCE_US else 0
+        self._ticks[node.pid] = now, many
+        if many == _TICKS_MAX:
+            self.report("timers", f"process {node.pid} ({node.protocol.role()}) is woken again and again, for nothing")
 
     def _check_blocked(self, node: Node, protocol: Any, now: int) -> None:
         """Who is blocked by one message asks in time, however often something else comes meanwhile: a timer that is put

@@ -139,4 +139,9 @@ class AsksOutsideNever(Toto):
     """Who lacks deliveries from before the view asks for them only when it is flushed."""
 
 
+@rewrite("_optimistic_wake", "now + max(1, due - real)", "now + 1")
+class WokenForNothing(QuasiGenuine):
+    """A leader that waits until its clock has gone far enough is woken at once, and again, for as long as it takes."""
+
+
 PLANTED = planted_in(__name__)
