@@ -4,7 +4,6 @@ them: seeds would need links that lose just the last word, copies after their wi
 from __future__ import annotations
 
 from multicast.parts.barrier_leader import BarrierLeader
-from multicast.parts.casts import Casts
 from multicast.parts.channels import Channels
 from multicast.parts.coordinator import Coordinator
 from multicast.parts.delivered import DeliveredLog
@@ -128,11 +127,6 @@ class LateCopyLeftOut(FastCast):
     """Who takes over a state leaves out the late copy of a message of which it knows the first one."""
 
 
-@rewrite("adopt", "if entry.phase >= ACCEPTED:", "if entry.phase > ACCEPTED:")
-class DroppedStaysAccepted(WhiteBox):
-    """What a new leader's state lacks is still accepted on disk, and told as part of that state after a restart."""
-
-
 @rewrite("taken", "max(clock, timestamp.time)", "timestamp.time", part=SequenceHistory)
 class SnapshotsClockCounts(PrimCast):
     """Who takes a snapshot goes on with its clock, below what it has told of its own."""
@@ -231,11 +225,6 @@ class ToldLess(QuasiGenuine):
 @rewrite("_on_doubt", "not self.has_majority or self.resigning", "not self.has_majority", part=FailureDetector)
 class ResigningNotMissed(WhiteBox):
     """A leader that should not lead does not agree that it is missed: with another member down it stays."""
-
-
-@rewrite("forget", "max(self._sent - 1, 0)", "self._sent - 1", part=Casts)
-class SentBelowNone(QuasiGenuine):
-    """More casts are decided than were sent again: a sender ends whose casts were late, and not lost."""
 
 
 @rewrite("on_returned", "self.highest = max(self.highest, bound)", "self.highest = bound", part=Election)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from multicast.parts.casts import Casts
 from multicast.protocols.quasi_genuine import QuasiGenuine
 from tests.planted import Planted, small
 from tests.planted.quasi_genuine import PARALLEL
@@ -413,6 +414,11 @@ class OneAtATime(QuasiGenuine):
     """Who is blocked asks for no more than lets the first message go, and so anew for each that follows."""
 
 
+@rewrite("forget", "max(self._sent - 1, 0)", "self._sent - 1", part=Casts)
+class SentBelowNone(QuasiGenuine):
+    """More casts are decided than were sent again: a sender ends whose casts were late, and not lost."""
+
+
 LEARNING = (OneVoteLess, KnownKept, ChosenKept, OneGapLearned, AnnouncesOn, AnythingAnnounced)
 PLANTED = (
     *map(
@@ -428,7 +434,7 @@ PLANTED = (
             CastsOfOldEpochsForgotten, NeverReconsidered, StampsFallBack, ExpectedKept, NullKept, WantsKept,
             WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked,
             OthersNotAskedIfBlocked, ReturnsLacking, ReturnsUnreminded, SameEpoch, CastsOfNoEpoch,
-            DroppedNotReminded, ReceiptsNotReminded, OneAtATime,
+            DroppedNotReminded, ReceiptsNotReminded, OneAtATime, SentBelowNone,
         ),
     ),
     *(Planted(kind, PARALLEL) for kind in LEARNING),

@@ -495,4 +495,9 @@ HARMLESS = (
     Planted(CommittedOfLatestOnly), Planted(AcceptedOverCommitted), Planted(EarlyKept), Planted(DeliversAfterPromise),
     Planted(AcceptsKept), Planted(OwnStateNotCounted), Planted(DeliversBeforeJoining),
 )  # fmt: skip
+@rewrite("adopt", "if entry.phase >= ACCEPTED:", "if entry.phase > ACCEPTED:")
+class DroppedStaysAccepted(WhiteBox):
+    """What a new leader's state lacks is still accepted on disk, and told as part of that state after a restart."""
+
+
 PLANTED = planted_in(__name__, HARMLESS)
