@@ -8,7 +8,6 @@ from multicast.parts.channels import Channels
 from multicast.parts.coordinator import Coordinator
 from multicast.parts.delivered import DeliveredLog
 from multicast.parts.detector import FailureDetector
-from multicast.parts.election import Election
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import GroupLog
 from multicast.parts.group_member import GroupMember
@@ -225,11 +224,6 @@ class ToldLess(QuasiGenuine):
 @rewrite("_on_doubt", "not self.has_majority or self.resigning", "not self.has_majority", part=FailureDetector)
 class ResigningNotMissed(WhiteBox):
     """A leader that should not lead does not agree that it is missed: with another member down it stays."""
-
-
-@rewrite("on_returned", "self.highest = max(self.highest, bound)", "self.highest = bound", part=Election)
-class BoundLowersBallots(WhiteBox):
-    """Who hears the bound of one without memory late stands next for a ballot below what it has promised."""
 
 
 @rewrite("_on_forgot", "watermark = max(watermark, self.deliveries.watermark)", "pass", part=GroupMember)

@@ -372,6 +372,11 @@ class DeposedBeginsToAct(FtSkeen):
     """Who prepares its reign begins it although a later leader has stamped what was delivered here."""
 
 
+@rewrite("on_returned", "self.highest = max(self.highest, bound)", "self.highest = bound", part=Election)
+class BoundLowersBallots(FtSkeen):
+    """Who hears the bound of one without memory late stands next for a ballot below what it has promised."""
+
+
 HARMLESS = tuple(
     map(
         Planted,
