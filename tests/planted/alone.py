@@ -10,7 +10,6 @@ from multicast.parts.delivered import DeliveredLog
 from multicast.parts.detector import FailureDetector
 from multicast.parts.group_clocks import GroupClocks
 from multicast.parts.group_log import GroupLog
-from multicast.parts.group_member import GroupMember
 from multicast.parts.learner import RemoteLearner
 from multicast.parts.paxos import Paxos
 from multicast.parts.reads import LeaderReads
@@ -224,16 +223,6 @@ class ToldLess(QuasiGenuine):
 @rewrite("_on_doubt", "not self.has_majority or self.resigning", "not self.has_majority", part=FailureDetector)
 class ResigningNotMissed(WhiteBox):
     """A leader that should not lead does not agree that it is missed: with another member down it stays."""
-
-
-@rewrite("_on_forgot", "watermark = max(watermark, self.deliveries.watermark)", "pass", part=GroupMember)
-class RemindsOfWhatItHeard(FtSkeen):
-    """Who has restarted reminds a member of its group of nothing, and that one returns with less than it had told."""
-
-
-@rewrite("_on_forgot", "watermark = max(watermark, self.log.watermark)", "pass")
-class RemindsOfWhatItWasTold(QuasiGenuine):
-    """The same where each group orders its own messages."""
 
 
 @rewrite("_next_messages", "messages[-1]", "messages[0]")

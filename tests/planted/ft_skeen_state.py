@@ -377,6 +377,11 @@ class BoundLowersBallots(FtSkeen):
     """Who hears the bound of one without memory late stands next for a ballot below what it has promised."""
 
 
+@rewrite("_on_forgot", "watermark = max(watermark, self.deliveries.watermark)", "pass", part=GroupMember)
+class RemindsOfWhatItHeard(FtSkeen):
+    """Who has restarted reminds a member of its group of nothing, and that one returns with less than it had told."""
+
+
 HARMLESS = tuple(
     map(
         Planted,

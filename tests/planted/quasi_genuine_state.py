@@ -419,6 +419,11 @@ class SentBelowNone(QuasiGenuine):
     """More casts are decided than were sent again: a sender ends whose casts were late, and not lost."""
 
 
+@rewrite("_on_forgot", "watermark = max(watermark, self.log.watermark)", "pass")
+class RemindsOfWhatItWasTold(QuasiGenuine):
+    """Who has restarted reminds a member of its group of nothing, and that one returns with less than it had told."""
+
+
 LEARNING = (OneVoteLess, KnownKept, ChosenKept, OneGapLearned, AnnouncesOn, AnythingAnnounced)
 PLANTED = (
     *map(
@@ -435,6 +440,7 @@ PLANTED = (
             WantsDroppedAtProposal, BarrierWithoutNumber, BarrierOfProposal, NoHints, NobodyAsked,
             OthersNotAskedIfBlocked, ReturnsLacking, ReturnsUnreminded, SameEpoch, CastsOfNoEpoch,
             DroppedNotReminded, ReceiptsNotReminded, OneAtATime, SentBelowNone,
+            RemindsOfWhatItWasTold,
         ),
     ),
     *(Planted(kind, PARALLEL) for kind in LEARNING),
