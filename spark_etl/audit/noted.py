@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from multicast.types import Timestamp
 from spark_etl.audit.case import Case
 from spark_etl.certify.proof import CLIENTS, HISTORY, SESSIONS
 from spark_etl.checks import clients
@@ -74,9 +75,24 @@ def _check_clocks(case: Case) -> None:
         case.promised = timeless(case.promised)
 
 
+_OF_A_CLOCK = 2**40
+"""Versions of at least this time (us since 1970) are of one run; logical clocks begin anew in each."""
+
+
+def _read_here(case: Case) -> DataFrame:
+    """The files in which somebody was told of a version that this run gave a key: file. A backup's rows
+    have those of the run that it was made of."""
+    made = case.writes.where(
+        (F.col("id") != F.col("gts")) & (F.col("gts") >= F.lit(Timestamp(_OF_A_CLOCK, 0).encode()))
+    )
+    told = case.operations.where(F.col("type") == "ok").select("file", F.explode("reads").alias("name", "gts"))
+    told = told.select("file", F.col("name").cast("binary").alias("key"), "gts").distinct()
+    return told.join(made.select("key", "gts"), ["key", "gts"], "left_semi").select("file").distinct()
+
+
 def _drop_foreign(case: Case) -> None:
-    """A history whose acknowledged operations are one and all unknown to the journals is another run's, with all that
-    it tells."""
+    """A history whose acknowledged operations are one and all unknown to the journals, and have read nothing that these
+    know, is another run's, with all that it tells."""
     known = case.transactions.select("id", F.lit(1).alias("known"))
     part = clients.message_part("version")
     heard = case.messages.where("live").select(part.alias("part"), F.lit(1).alias("heard")).distinct()
@@ -84,7 +100,9 @@ def _drop_foreign(case: Case) -> None:
     found = told.join(known, "id", "left").join(heard, "part", "left").groupBy("file")
     ok = (F.col("type") == "ok") & F.col("shard").isNull()
     count = found.agg(F.count(F.coalesce("known", "heard")).alias("known"), F.count(F.when(ok, 1)).alias("ok"))
-    for row in count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect():
+    suspects = count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect()
+    ours_too = {row.file for row in _read_here(case).collect()} if suspects else set()
+    for row in (row for row in suspects if row.file not in ours_too):
         case.inputs.problems.append(
             f"{row.file}: none of its {row.ok} acknowledged operations is in any journal: a history of another run"
         )

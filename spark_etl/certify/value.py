@@ -26,7 +26,7 @@ from spark_etl.certify.arrays import (
 )
 from spark_etl.certify.client import Operations, Placed
 from spark_etl.certify.id import Transactions
-from spark_etl.checks.replay import CREATED_ANEW, FALLIBLE
+from spark_etl.checks.replay import CREATED_ANEW, REASONS
 from spark_etl.checks.values import READERS, replayed, was_possible
 
 READS = ("id", "key", "version")
@@ -95,7 +95,7 @@ def _not_in_vain(
 ) -> None:  # fmt: skip
     """What is called impossible was (`checks.values.refused`). Suspect."""
     outcomes = outcomes.filter(pc.equal(outcomes["status"], FAILED))
-    why = pc.extract_regex(outcomes["reason"], f"^(?P<kind>{'|'.join(FALLIBLE)}): ")
+    why = pc.extract_regex(outcomes["reason"], f"^(?P<kind>{'|'.join(REASONS)})[: ]")
     kinds = pc.struct_field(why, "kind")
     whose = index_in(ops.ids[failed], halves(outcomes["id"]))
     kind = pick(kinds, whose).to_pylist()

@@ -355,19 +355,37 @@ class Replay:
 
 FALLIBLE = ("add", "min", "max", "append")
 """Operations of which it can be told whether they were possible. What the store says of one that was not begins so."""
+_LEASED = "put"
+REASONS = (*FALLIBLE, "none_newer", "delete_range", "put: more", _LEASED)
+"""So begins why something was impossible. Of histories that say what was asked none asked for `none_newer`."""
 _INTEGER = re.compile("=-?[0-9]{1,20}")
 _JUDGED = (*FALLIBLE, "get", "put", "delete", "range", "keys", "count")
 
 
+def _fallible(words: Sequence[Any]) -> str:
+    """What of an operation may be impossible; empty: nothing."""
+    return words[0] if words[0] != "put" or len(words) > 3 else ""
+
+
 def possible(asked: str, seen: Mapping[str, Seen], kind: str) -> bool | None:
-    """Whether all operations of this kind were, of a transaction that had no effect. None: not known, as of what it did
-    not come to, or where it was asked for something else. seen: what it had read by then."""
-    question = json.loads(asked)
+    """Whether all operations of this kind (one of REASONS) were, of a transaction that had no effect. None: not known,
+    as of what it did not come to, or where it was asked for something else. seen: what it had read by then."""
+    question, name = json.loads(asked), kind.partition(":")[0]
+    every = (*question.get("success", ()), *question.get("failure", ()))
+    inner = [words for one in _nested(question) for words in (*one.get("success", ()), *one.get("failure", ()))]
+    if name not in map(_fallible, (*every, *inner)):
+        return True
     holds = None if any(_nested(question)) else _branch(question.get("compare", ()), seen)
     branch = question.get("success" if holds else "failure", ())
-    if holds is not None and kind not in [words[0] for words in branch]:
+    if holds is not None and name not in map(_fallible, branch):
         return True
-    if holds is None or any(words[0] not in _JUDGED or (words[0] == "put" and len(words) > 3) for words in branch):
+    if holds is None or any(words[0] not in _JUDGED for words in branch):
+        return None
+    if kind == _LEASED:
+        there = [seen[words[3]].value is not None if words[3] in seen else None
+                 for words in branch if _fallible(words) == _LEASED]  # fmt: skip
+        return False if False in there else None if None in there else True
+    if kind not in FALLIBLE or _LEASED in map(_fallible, branch):
         return None
     again, found = Replay(seen), None
     for words in branch:

@@ -69,7 +69,7 @@ def refused(
 ) -> DataFrame:
     """Operations that the journals call impossible, and that were possible by what they read: rows of `compare`, and
     none for others. outcomes: as replicas report them."""
-    kind = F.regexp_extract("reason", f"^({'|'.join(replay.FALLIBLE)}): ", 1)
+    kind = F.regexp_extract("reason", f"^({'|'.join(replay.REASONS)})[: ]", 1)
     why = outcomes.where((F.col("status") == FAILED) & (kind != "")).groupBy("id").agg(
         F.min(kind).alias("kind"), F.max(kind).alias("other"), F.min("reason").alias("reason")
     )

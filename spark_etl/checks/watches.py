@@ -42,10 +42,17 @@ def odd(watched: DataFrame) -> DataFrame:
     return found.select("file", F.hex("id").alias("id"), "begins", "after").orderBy("file", "id")
 
 
+def _just_below(version: Column) -> Column:
+    """What is less than this version, and not less than any other that is."""
+    index = F.conv(F.hex(F.substring(version, 15, 2)), 16, 10).cast("int")
+    before = F.unhex(F.lpad(F.hex(index - 1), 4, "0"))
+    return F.when(index > 0, F.concat(F.substring(version, 1, 14), before)).otherwise(F.substring(version, 1, 14))
+
+
 def spans(watched: DataFrame, floor: bytes | None) -> DataFrame:
     """Each watch that was told anything, and began once: file, id, begin_line, first, end, begun, upto: it answers for
-    begun < version <= upto; started_us: when it was given `begun`, if it had named none. floor: nothing is known up to
-    there."""
+    begun < version <= upto; started_us: when it was given `begun`, if it had named none: as progress, or it is what was
+    just before the first change that it was told of. floor: nothing is known up to there."""
     begin = F.col("f") == "begin"
     found = watched.groupBy(*_WATCH).agg(
         _begins(),
@@ -53,7 +60,10 @@ def spans(watched: DataFrame, floor: bytes | None) -> DataFrame:
         F.min(F.when(begin, F.col("first"))).alias("first"),
         F.min(F.when(begin, F.col("end"))).alias("end"),
         F.min(F.when(begin, F.col("version"))).alias("after"),
-        F.min_by("version", F.when(_is_told(), F.col("line"))).alias("given"),
+        F.min_by(
+            F.when(F.col("f") == "change", _just_below(F.col("version"))).otherwise(F.col("version")),
+            F.when(_is_told(), F.col("line")),
+        ).alias("given"),
         F.min(F.when(_is_told(), F.col("at_us"))).alias("given_us"),
         F.max(F.when(_is_told(), F.col("version"))).alias("upto"),
     )
@@ -88,8 +98,11 @@ def compare(spans: DataFrame, watched: DataFrame, writes: DataFrame, cut: bool, 
     told = told.groupBy(*_WATCH, "gts", F.col("name").cast("binary").alias("key")).agg(
         F.min("line").alias("line"), F.min_by("said", "line").alias("said")
     )
-    within = (F.col("gts") > F.col("begun")) & (F.col("gts") <= F.col("upto")) & (F.col("key") >= F.col("first")) & (
-        (F.length("end") == 0) | (F.col("key") < F.col("end"))
+    within = (
+        (F.col("gts") > F.col("begun"))
+        & (F.col("gts") <= F.col("upto"))
+        & (F.col("key") >= F.col("first"))
+        & ((F.length("end") == 0) | (F.col("key") < F.col("end")))
     )
     wanted = _changes(writes, cut).join(F.broadcast(spans), within).drop("begin_line", "first", "end", "started_us")
     both = told.join(wanted, [*_WATCH, "gts", "key"], "full_outer")

@@ -270,11 +270,16 @@ def _a_count_without_a_key_in_a_transaction_that_writes() -> Run:
 
 def impossible(add: int) -> Run:
     """To add this to a1, which is 2: so all journals say."""
+    return refused(["add", "a1", add], "add: it does not fit")
+
+
+def refused(asked: list[Any], reason: str) -> Run:
+    """So all journals say, of what has read a1, which is 2."""
     run = unstopped()
     run.transaction("a1", answer="fail")
-    run.events[-2]["asked"] = {"success": [["add", "a1", add]]}
+    run.events[-2]["asked"] = {"success": [asked]}
     for replica in MEMBERS[0]:
-        run.change(replica, 4, lambda o: (setattr(o, "status", FAILED), setattr(o, "reason", "add: it does not fit")))
+        run.change(replica, 4, lambda o: (setattr(o, "status", FAILED), setattr(o, "reason", reason)))
     run.stop()
     return run
 
@@ -296,6 +301,21 @@ def _what_was_not_to_be_added_and_is_called_impossible() -> Run:
     asked = run.events[-2]["asked"]
     run.events[-2]["asked"] = {"compare": [["a1", "value", "==", "=1"]], **asked, "failure": [["get", "a1"]]}
     return run
+
+
+@wrong("not-as-asked")
+def _what_is_called_impossible_for_a_lease_and_had_none() -> Run:
+    return refused(["put", "a1", "=9"], "put: there is no such lease, or no longer")
+
+
+@wrong("not-as-asked")
+def _what_is_called_a_conflict_and_had_no_condition() -> Run:
+    return refused(["put", "a1", "=9"], "none_newer: a key was written at 3-1")
+
+
+@wrong("")
+def _what_may_have_had_no_lease() -> Run:
+    return refused(["put", "a1", "=9", lease_key(bytes(16)).decode()], "put: there is no such lease, or no longer")
 
 
 @wrong("not-as-asked")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from multicast.types import Timestamp
 from spark_etl.audit.runner import Audit
 from spark_etl.report import Property, Report
@@ -53,6 +55,22 @@ def test_a_history_of_another_run_says_nothing_with_its_watches_and_reads_either
     (problem,) = report.problems
     assert problem.startswith("history/other.jsonl: none of its 4 acknowledged operations") and not accused(report)
     assert verdicts(report, "watches", "reads as promised") == ["not determined", "valid"] and report.exit_code == 2
+
+
+def test_a_history_that_has_read_what_this_run_wrote_is_not_another_runs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """All that its client was told is lost, of which it is told what it read before."""
+    monkeypatch.setattr("spark_etl.audit.noted._OF_A_CLOCK", 500)
+    run = written()
+    ours = [*run.events]
+    run.transaction("a1", writes={"a1": 3})
+    lost = run.events[len(ours) :]
+    directory = written().write(tmp_path / "run")
+    (directory / "history/other.jsonl").write_text("".join(json.dumps(event) + "\n" for event in lost))
+    report = judged(spark, directory)
+    names = {example.name for prop in report.properties for example in prop.examples}
+    assert (names, report.problems) == ({"acknowledged-but-absent"}, [])
 
 
 def test_of_a_clock_that_went_back_no_time_is_believed(spark: Any, tmp_path: Path):

@@ -361,11 +361,23 @@ def test_what_is_attached_to_a_lease_no_journal_tells():
         ([["add", "n", 1], ["put", "a", "=1", LEASE]], "add", None),
         ([["get", "n"]], "add", True),
         ([["delete_range", "n"]], "add", True),
+        ([["delete_range", "n"]], "delete_range", None),
+        ([["put", "n", "=1"]], "put", True),
+        ([["txn", {"success": [["get", "n"]]}], ["put", "n", "=1"]], "put", True),
+        ([["txn", {"success": [["put", "n", "=1", LEASE]]}]], "put", None),
+        ([["put", "n", "=1", LEASE]], "put", True),
+        ([["put", "n", "=1", LEASE], ["put", "x", "=1", "gone"]], "put", False),
+        ([["put", "n", "=1", LEASE], ["put", "x", "=1", "unread"]], "put", None),
+        ([["put", "n", "=1", LEASE], ["revoke", LEASE]], "put", None),
+        ([["put", "n", "=1", LEASE]], "put: more", None),
+        ([["put", "n", "=1"]], "put: more", True),
+        ([["get", "n"]], "none_newer", True),
     ],
 )
 def test_what_was_possible_is_known_by_what_was_read(asked: list[Any], kind: str, expected: bool | None) -> None:
     texts = {"n": "=7", "a": "=text", "m": f"={2**63 - 1}", "d": "#" + "0" * 32}
-    seen = {key: replay.Seen(value, "1-1") for key, value in texts.items()}
+    seen = {key: replay.Seen(value, "1-1") for key, value in (texts | {LEASE: "=200"}).items()}
+    seen["gone"] = replay.Seen(None, "0-0")
     assert replay.possible(json.dumps({"success": asked}), seen, kind) is expected
     elsewhere = {"compare": [["n", "value", "==", "=8"]], "success": [["add", "a", 1]], "failure": asked}
     assert replay.possible(json.dumps(elsewhere), seen, kind) is expected

@@ -48,9 +48,10 @@ def test_whoever_was_told_everything_that_he_asked_for_is_not_accused(spark: Any
     run.watch(four, after=three, first="a2")
     run.watch(after=one)
     run.watch(three, (four, {"a1": None}), at_us=1037)  # what came when it had begun is not behind it
+    run.watch((two, {"a2": 1, "b1": 1}), (three, {"b2": 1}), at_us=1012)  # told of no progress first
     found = judged(spark, run.write(tmp_path / "run"))
-    assert (found.verdict, found.rows) == ("valid", 20), found
-    assert found.note == "5 watches were told of 8 transactions, and missed none"
+    assert (found.verdict, found.rows) == ("valid", 23), found
+    assert found.note == "6 watches were told of 10 transactions, and missed none"
 
 
 def test_what_was_told_wrongly_is_called_by_its_name(spark: Any, tmp_path: Path):
@@ -71,10 +72,12 @@ def test_what_was_told_wrongly_is_called_by_its_name(spark: Any, tmp_path: Path)
     run.watch((one, {"a1": 1}), after=three)
     run.watch(three, (four, {"a1": None}), at_us=1001)  # two and three were asked for after that
     run.watch((four, {"a1": None}), after=three, at_us=25)  # that was asked for at 1026
+    for first in ((two, {"a2": 1, "b1": 3}), (two, {"b1": 1}), (never, {"a1": 1})):  # before any progress
+        run.watch(first, at_us=1012)
     found = judged(spark, run.write(tmp_path / "run"))
     names = sorted(example.name for example in found.examples)
     assert names == sorted(
-        ["change-missed"] * 4 + ["change-invented"] * 2 + ["change-otherwise"] * 2 + ["told-again"]
+        ["change-missed"] * 5 + ["change-invented"] * 3 + ["change-otherwise"] * 3 + ["told-again"]
         + ["told-out-of-order"] * 5 + ["watch-began-late"] * 2 + ["told-before-asked"]
     ), found.examples  # fmt: skip
     missed = next(example for example in found.examples if example.name == "change-missed")
