@@ -96,6 +96,13 @@ def _owners(case: Case) -> DataFrame:
     return owners.withColumn("slot", moves.slot_of(F.col("key"))).join(handed, "slot", "left_anti").drop("slot")
 
 
+def settled(case: Case) -> DataFrame:
+    """The keys that one shard has had all the time, as far as that is known: key, shard, a row or several."""
+    if not case.slots_moved:
+        return case.tables["writes"].select("key", "shard")
+    return _owners(case).where(F.lit(not case.inputs.unsure))
+
+
 def check_values(case: Case, skip: str) -> None:
     """The property `VALUES` of an audit with a history."""
     wrong: Callable[[], DataFrame] | None = None
@@ -165,9 +172,8 @@ def check_promises(case: Case, skip: str) -> int:
         found = promises.check(case.promised, looks, told, torn, visits, case.steps, case.unsure_shards, open_ends)
         at = F.when(F.size("places") == 0, F.col("seen"))
         reads = case.promised.withColumn("seen", at)
-        if case.slots_moved:
-            return found.unionByName(_incomplete(case, reads.where("seen IS NOT NULL"), looks))
-        found = found.unionByName(promises.nowhere(case.promised, case.tables["writes"]))
+        found = found.unionByName(promises.nowhere(case.promised, settled(case)))
+        reads = reads.where("seen IS NOT NULL") if case.slots_moved else reads
         return found.unionByName(_incomplete(case, reads, looks))
 
     prop = case.check(

@@ -340,9 +340,7 @@ class Audit(Case):
     def _stale(self, open_shards: list[int]) -> DataFrame:
         visits = self.keep(positions.visits(self.at_positions, self.steps, self.judged))
         found = positions.stale(visits, self.at_positions, open_shards)
-        if self.slots_moved:
-            return found
-        return found.unionByName(positions.nowhere(self.at_positions, self.tables["writes"]))
+        return found.unionByName(positions.nowhere(self.at_positions, answered.settled(self)))
 
     def _resolve_unknown(self, skip: str) -> None:
         """What became of operations whose outcome no client knows."""

@@ -125,10 +125,10 @@ def stale(visits: DataFrame, placed: DataFrame, open_shards: Sequence[int]) -> D
     )
 
 
-def nowhere(placed: DataFrame, journal_writes: DataFrame) -> DataFrame:
-    """Keys of other shards than the one that answered, in a run in which no key has gone to another shard. Name:
-    unknown-place. journal_writes: the writes as replicas report them."""
-    owners = journal_writes.groupBy("key").agg(F.min("shard").alias("owner"))
+def nowhere(placed: DataFrame, settled: DataFrame) -> DataFrame:
+    """Keys of other shards than the one that answered. Name: unknown-place. settled: keys that have not gone to another
+    shard, with theirs."""
+    owners = settled.groupBy("key").agg(F.min("shard").alias("owner"))
     each = placed.select("file", "id", "f", "shard", F.explode("reads").alias("name", "_"))
     each = each.withColumn("key", F.col("name").cast("binary"))
     return violations(

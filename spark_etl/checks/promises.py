@@ -79,12 +79,11 @@ def unknown_places(looks: DataFrame, open_shards: Sequence[int]) -> DataFrame:
     )  # fmt: skip
 
 
-def nowhere(promised: DataFrame, journal_writes: DataFrame) -> DataFrame:
-    """Keys of shards that their reads did not look at, in a run in which no key has gone to another shard. Name:
-    unknown-place."""
+def nowhere(promised: DataFrame, settled: DataFrame) -> DataFrame:
+    """Keys of shards that their reads did not look at. Name: unknown-place. settled: as of `positions.nowhere`."""
     named = F.map_keys("places").alias("looked")
     each = promised.where(F.size("places") > 0).select("file", "id", "f", named, F.explode("reads").alias("key", "_"))
-    owners = journal_writes.groupBy(F.col("key").cast("string").alias("key")).agg(F.min("shard").alias("shard"))
+    owners = settled.groupBy(F.col("key").cast("string").alias("key")).agg(F.min("shard").alias("shard"))
     return violations(
         each.join(owners, "key").where(~F.array_contains("looked", F.col("shard"))),
         "unknown-place",

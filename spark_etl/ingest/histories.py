@@ -70,7 +70,7 @@ def _watch_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
             raise ValueError("a watch begins with its bounds")
         first, end = [str(bound).encode() for bound in event.asked.success[0][1:]]
     elif event.f == "change":
-        told = event.told[0] if event.told else None
+        told = event.told[0] if event.told is not None and len(event.told) == 1 else None
         if version is None or not isinstance(told, dict):
             raise ValueError("a change is of a version, and tells of keys")
         changes = list(told.items())

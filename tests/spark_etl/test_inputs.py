@@ -403,6 +403,14 @@ def test_an_event_that_no_column_holds_is_damage_of_its_line(change: dict[str, A
     assert [row["damage"] is None for row in rows] == [True, False]
 
 
+@pytest.mark.parametrize("told", [None, [], ["=1"], [{"a": "=1"}, {"b": "=2"}]])
+def test_a_change_of_no_keys_or_of_several_lists_of_them_is_damage_of_its_line(told: Any):
+    event = {"process": 0, "type": "watch", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000", "f": "change"}
+    line = json.dumps(event | {"version": "1-1", "told": told}) + "\n"
+    (found,) = histories.parse_history("h", line.encode())
+    assert [row["damage"] for row in found["history"].to_pylist()] == ["a change is of a version, and tells of keys"]
+
+
 @pytest.mark.parametrize(
     "words",
     [[], ["count"], ["range", "a", "b", 7], ["keys", {"success": []}], ["get", 5], ["put", "a"], ["add", "a", "=1"],

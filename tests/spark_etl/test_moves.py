@@ -30,7 +30,8 @@ from spark_etl.report import Property
 from tests.planted.moves import CALM, DirtyRowsForgotten
 from tests.spark_etl.forged import Forgery, Records, deliveries, forge, records_of
 from tests.spark_etl.losses import restarted
-from tests.spark_etl.runs import SEGMENT
+from tests.spark_etl.promised import at, written
+from tests.spark_etl.runs import MEMBERS, SEGMENT
 from tests.spark_etl.test_archive import rewritten
 from tests.spark_etl.test_simulated import rows
 
@@ -49,6 +50,17 @@ def test_rows_are_followed_from_shard_to_shard(
     named = {p.name for p in report.properties if p.verdict == "violated"}
     assert named == ({"reads return what the order says", moved.MOVES} if violated else set()), named
     assert report.problems == []
+
+
+def test_where_a_shard_was_added_keys_that_stayed_are_still_read_in_theirs(spark: Any, tmp_path: Path) -> None:
+    run = written()
+    run.records[0][0].members = {0: MEMBERS[0]}  # the other shard is new to this replica
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3})
+    run.read("b1", 0, 3, (1120, 1130), version=at(run, b1=2)["b1"])
+    report = Audit(spark, run.write(tmp_path / "run"), tmp_path / "out", parts=("delivery", "transactions", "clients"))
+    named = {p.name: {one.name for one in p.examples} for p in report.run().properties if p.verdict == "violated"}
+    assert {"leader reads", "reads as promised"} <= named.keys()
+    assert {name for names in named.values() for name in names} == {"unknown-place"}, named
 
 
 # -- what is handed over, forged alike in all journals ----------------------------------------------------------------
