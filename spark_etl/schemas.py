@@ -206,8 +206,8 @@ HISTORY = StructType(
 )
 """One row per line of a client history. asked, told: JSON, as there, or null. shard, position: of a read without an id
 of its own, else null and 0 (`kvstore.core.audit.HistoryEvent`). consistency, age_us: null unless a read may miss
-something. places: shard -> position. seen: not null of the answers that have places, or instead of them a version, this
-one; `version` is null then. `damage`: null, or why the line could not be read."""
+something. places: shard -> position. seen: not null of answers that have places, or instead of them a version at which
+they were read: the answer's version; `version` is null then. `damage`: null, or why the line could not be read."""
 
 WATCHED = StructType(
     [

@@ -57,6 +57,7 @@ def certify(
     scans = _scans(reads, np.arange(len(reads.end)))
     seen_at = halves(pick(reads.history["seen"], reads.end))
     _ranges_are_whole(scans, seen_at, (read, shard, last), [log.shard for log in logs], writes)
+    _of_earliest(seen_at, read, last)
     consistency = reads.asked("consistency")
     linearizable = ~valid(consistency)
     several = linearizable & (np.bincount(read, minlength=len(reads.end)) > 1)
@@ -76,6 +77,18 @@ def certify(
         (reads, at_version, np.zeros(len(at_version), np.int64), since[at_version]),
     )
     trust(seen >= known, "a version older than promised")
+
+
+def _of_earliest(seen: np.ndarray, read: np.ndarray, last: np.ndarray) -> None:
+    """What was answered from places has the version of the earliest, or none. seen: by read; read, last: by place."""
+    (turn,) = ranks(last)
+    place = np.zeros(int(turn.max(initial=-1)) + 1, np.int64)
+    place[turn] = np.arange(len(turn))
+    placed = np.unique(read)
+    least = last[place[of_groups(read, turn, len(seen), np.minimum, np.iinfo(np.int64).max)[placed]]]
+    mine, index = seen[placed], np.uint64(16)
+    same = (mine[:, 0] == least[:, 0]) & (mine[:, 1] >> index == least[:, 1] >> index)
+    trust(same | ~mine.any(axis=1), "another version than the earliest place has")
 
 
 def certify_ranges(

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from spark_etl.checks import clients
 from spark_etl.checks.ranges import FIRST_KEY, Scanned, scanned
 from spark_etl.frames.columns import absent, id_text, key_text, text, union, version_text, violations
 from spark_etl.frames.edges import RW, WR
@@ -74,6 +75,24 @@ def unknown_places(looks: DataFrame, open_shards: Sequence[int]) -> DataFrame:
         text(
             "{} {} was answered from position {} of shard {}, which no replica has ({})",
             F.col("f"), id_text(F.col("id")), F.col("position"), F.col("shard"), F.col("file"),
+        ),
+        [F.col("id")],
+    )  # fmt: skip
+
+
+def of_other_places(promised: DataFrame, looks: DataFrame) -> DataFrame:
+    """The version of a read at places is that of the earliest of these, up to which everything is in the answer, unless
+    it has none. Name: version-mismatch."""
+    unknown = F.count(F.when(F.col("at").isNull(), 1)).alias("unknown")
+    least = looks.groupBy("file", "id").agg(F.min("at").alias("least"), unknown)
+    both = promised.where((F.size("places") > 0) & (F.col("seen") != absent())).join(least, ["file", "id"])
+    part = clients.message_part
+    return violations(
+        both.where((F.col("unknown") == 0) & (part("seen") != part("least"))),
+        "version-mismatch",
+        text(
+            "{} {} was answered with version {}, and what stands at the earliest of its places has {} ({})",
+            F.col("f"), id_text(F.col("id")), version_text(F.col("seen")), version_text(F.col("least")), F.col("file"),
         ),
         [F.col("id")],
     )  # fmt: skip
@@ -423,6 +442,7 @@ def check(
     return union(
         [
             unknown_places(looks, list(open_ends)),
+            of_other_places(promised, looks),
             otherwise_there(told, unsure, open_ends),
             behind(looks, visits),
             behind_version(promised, steps),

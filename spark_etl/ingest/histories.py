@@ -42,8 +42,12 @@ def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
     if event.consistency and event.consistency not in CONSISTENCIES:
         raise ValueError(f"consistency: one of {', '.join(CONSISTENCIES)}, not {event.consistency!r}")
     weaker = event.consistency if event.consistency not in ("", "linearizable") else None
-    seen = Timestamp.parse(event.at).encode() if event.at else ZERO.encode() if event.places else None
+    seen = Timestamp.parse(event.at).encode() if event.at else None
+    if event.places and seen is None:
+        seen = (Timestamp.parse(event.version) if event.version else ZERO).encode()
     version = Timestamp.parse(event.version).encode() if event.version and seen is None else None
+    if event.at and event.version and Timestamp.parse(event.version).encode() != seen:
+        raise ValueError(f"at: who reads at version {event.at} is told that, not {event.version}")
     if event.asked is not None:
         _check_asked(event.asked)
     reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]

@@ -57,6 +57,30 @@ def _reads_in_every_way() -> Run:
 
 
 @wrong("")
+def _reads_with_the_version_of_their_earliest_place() -> Run:
+    run = written()
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 3}, version=run.version(2))
+    run.look(at(run, a1=0, b1=0), (1100, 1110), places={0: 2, 1: 1}, version=run.version(0, 7), consistency="stale",
+             age_us=200)  # fmt: skip
+    run.look(at(run, a1=0), (1100, 1110), places={0: 1}, consistency="snapshot")
+    return run
+
+
+@wrong("version-mismatch")
+def _a_read_with_the_version_of_its_latest_place() -> Run:
+    run = written()
+    run.look(at(run, a1=2, b1=2), (1100, 1110), places={0: 3, 1: 3}, version=run.version(3))
+    return run
+
+
+@wrong("version-mismatch")
+def _a_read_of_nothing_with_a_version() -> Run:
+    run = written()
+    run.look({"a1": None}, (1100, 1110), places={0: 0}, version=run.version(0), consistency="snapshot")
+    return run
+
+
+@wrong("")
 def _ranges_that_showed_everything() -> Run:
     """Of the last ones the first key alone, and the last two, are told; there are more."""
     run = written()

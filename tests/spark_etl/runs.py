@@ -163,6 +163,7 @@ class Run:
         consistency: str = "",
         age_us: int = 0,
         scan: tuple[list[str], Any] | None = None,
+        version: Timestamp | None = None,
     ) -> None:
         """Somebody else read these keys, which stands in no journal: at places of several shards, or at one version.
         scan: by this operation, and what it was told."""
@@ -171,7 +172,7 @@ class Run:
         asked: dict[str, Any] = {"consistency": consistency, "age_us": age_us} if consistency else {}
         told = {key: str(version or ZERO) for key, version in reads.items()}
         where = {"places": places} if places else {"at": str(seen)}
-        answer: dict[str, Any] = {"version": str(ZERO), "reads": told}
+        answer: dict[str, Any] = {"version": str(version or seen or ZERO), "reads": told}
         if scan is not None:
             asked["asked"], answer["told"] = {"success": [scan[0]]}, [scan[1]]
         self.events.append({**base, "type": "invoke", "at_us": at[0], **asked})

@@ -393,7 +393,7 @@ def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
 @pytest.mark.parametrize(
     "change",
     [{"at_us": 2**63}, {"process": -(2**63) - 1}, {"value": {"a": 2**63}}, {"id": "no"}, {"version": "-1-1"},
-     {"version": "1--1"}, {"at": "1--1"},
+     {"version": "1--1"}, {"at": "1--1"}, {"at": "7-1", "version": "7-2"},
      {"consistency": "strong"}],
 )
 def test_an_event_that_no_column_holds_is_damage_of_its_line(change: dict[str, Any]):
