@@ -234,7 +234,7 @@ def named() -> set[str]:
     journal, of watches, of leases, of moves of slots and of the time of ids, which numbers are not."""
     text = Path(spark_etl.__file__).with_name("README.md").read_text()
     rows = text.partition("| property |")[2].partition("\n\n")[0].partition("| conservation")[0].splitlines()
-    promised = {name for _, found in WRONG.values() for name in found.split()}
+    promised = {name for _, found in WRONG.values() for name in found.split()} - {"version-mismatch"}
     rows = [row for row in rows if not row.startswith("| genuineness") and "value" not in row.split("|")[2]]
     known = ("not-as-asked", "expired-early", "outlived-its-lease", "taken-along")
     rows = [row for row in rows if not any(f"`{name}`" in row for name in known)]
