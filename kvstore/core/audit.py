@@ -311,8 +311,7 @@ def value_text(value: bytes) -> str:
 def asked(
     compare: Sequence[Compare] = (), success: Sequence[Operation] = (), failure: Sequence[Operation] = ()
 ) -> Asked | None:
-    """For a history; None if a key is no text, or what is asked depends on keys, or leases, of which no journal
-    tells."""
+    """For a history; None if a key is no text, or what is asked depends on leases of which no journal tells."""
     transaction = Transaction(success=tuple(success), failure=tuple(failure))
     if any([_is_untold(op) for op in operations_of(transaction)]):
         return None
@@ -323,7 +322,7 @@ def asked(
 
 
 def _is_untold(operation: Operation) -> bool:
-    return isinstance(operation, NoneNewer) or (isinstance(operation, Range) and bool(operation.lease))
+    return isinstance(operation, Range) and bool(operation.lease)
 
 
 def _asked(compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> Asked:
@@ -364,13 +363,15 @@ def _operation(operation: Operation) -> list[str | int | Asked]:
         return ["cut" if isinstance(operation, Cut) else "rule"]
     if isinstance(operation, Move):
         return ["move", operation.source, operation.target]
-    what = "delete_range"
+    what, version = "delete_range", tuple[str, ...]()
+    if isinstance(operation, NoneNewer):
+        what, version = "none_newer", (str(operation.version),)
     if isinstance(operation, Range):
         what = "count" if operation.count_only else "keys" if operation.keys_only else "range"
     start, end = operation.start.decode(), operation.end.decode()
     if isinstance(operation, Range) and operation.after:
         start = max(start, operation.after.decode() + "\0")
-    return [what, operation.prefix.decode(), *((start, end) if start or end else ())]
+    return [what, operation.prefix.decode(), *version, *((start, end) if start or end else ())]
 
 
 def told(branch: Sequence[Operation], results: Sequence[OperationResult]) -> Told | None:

@@ -72,7 +72,7 @@ class _Course:
                 self._empty(range_bounds(words))
             elif words[0] in _WORDS:
                 yield from self._seen(_scanned(words, said))
-            elif words[0] != "get":
+            elif words[0] not in ("get", "none_newer"):
                 self.lost = True
 
     def _empty(self, bounds: Bounds) -> None:

@@ -152,6 +152,9 @@ def compare(
         if words[0] in FALLIBLE and again.can(*words) is False:
             why = f"the journals say that it was applied, but by what it read {words[0]} was impossible: {words[1]}"
             return [*found, Mismatch("not-as-asked", words[1], None, why)]
+        if words[0] == "none_newer" and journaled and (key := again.newer(*words[1:])) is not None:
+            why = f"the journals say that it was applied, but it read key {key}, which was newer than it allowed"
+            return [*found, Mismatch("not-as-asked", key, None, why)]
         right = again.run(*words)
         if said is not _UNTOLD and not (found and words[0] == "get"):
             found += _answer(words[0], words[1], said, right, again, journaled)
@@ -266,6 +269,10 @@ def _before_the_end(told: Sequence[str], keys: set[str]) -> set[str]:
     return before if len(before) < len(keys) else set()
 
 
+def _within(key: str, prefix: str, start: str, end: str) -> bool:
+    return key.startswith(prefix) and start <= key and (not end or key < end)
+
+
 class Replay:
     """A branch, operation by operation. writes: key -> its last value. revokes: it deletes other keys, too, those that
     are attached to a lease."""
@@ -282,6 +289,8 @@ class Replay:
     def run(self, what: str, key: str, operand: Any = None, *further: str) -> Any:
         """What the client must be told of this operation; of a range: key -> value or version, for all keys that are
         known; of a count: at least and, if all that was read is known, at most how many."""
+        if what == "none_newer":
+            return None
         if what in RANGES:
             return self._range(what, key, *(operand or "", *further))
         seen = self.seen.get(key)
@@ -306,7 +315,7 @@ class Replay:
 
     def _range(self, what: str, prefix: str, start: str, end: str = "") -> Any:
         known = {k: one.value for k, one in self.seen.items()} | self.writes
-        known = {k: v for k, v in known.items() if k.startswith(prefix) and start <= k and (not end or k < end)}
+        known = {k: v for k, v in known.items() if _within(k, prefix, start, end)}
         if what == "range":
             return known
         there = [k for k, value in known.items() if value is not None]
@@ -315,6 +324,13 @@ class Replay:
         if what == "delete_range":
             self.writes |= {k: None if k >= _FIRST else UNKNOWN for k in there}
         return sum(k >= _FIRST for k in there), len(there)
+
+    def newer(self, prefix: str, version: str, start: str = "", end: str = "") -> str | None:
+        """A key in these bounds that was written after this version, before the transaction; None: none that it read,
+        which were all if it was applied."""
+        limit = Timestamp.parse(version)
+        within = (k for k in sorted(self.seen) if _within(k, prefix, start, end) and k >= _FIRST)
+        return next((k for k in within if Timestamp.parse(self.seen[k].version) > limit), None)
 
     def can(self, what: str, key: str, operand: Any) -> bool | None:
         """Whether one of FALLIBLE is possible; None: not known."""
@@ -357,7 +373,7 @@ FALLIBLE = ("add", "min", "max", "append")
 """Operations of which it can be told whether they were possible. What the store says of one that was not begins so."""
 _LEASED = "put"
 REASONS = (*FALLIBLE, "none_newer", "delete_range", "put: more", _LEASED)
-"""So begins why something was impossible. Of histories that say what was asked none asked for `none_newer`."""
+"""So begins why something was impossible."""
 _INTEGER = re.compile("=-?[0-9]{1,20}")
 _JUDGED = (*FALLIBLE, "get", "put", "delete", "range", "keys", "count")
 

@@ -19,7 +19,8 @@ _decode_event = msgspec.json.Decoder(audit.HistoryEvent).decode
 EVENT_TYPES = ("invoke", "ok", "fail", "info")
 WATCH = "watch"
 _KINDS = (
-    "get", "delete", "revoke", "add", "min", "max", "put", "append", "range", "keys", "count", "delete_range", "txn"
+    "get", "delete", "revoke", "add", "min", "max", "put", "append", "range", "keys", "count", "delete_range",
+    "none_newer", "txn",
 )  # fmt: skip
 CONSISTENCIES = ("linearizable", "snapshot", "stale")
 """What is of another one is not known to promise anything."""
@@ -95,12 +96,22 @@ def _check_asked(asked: audit.Asked) -> None:
                 pass
             case ["range" | "keys" | "count" | "delete_range", str(), *ends] if len(ends) < 3 and _texts(ends):
                 pass
+            case ["none_newer", str(), str(version), *ends] if len(ends) < 3 and _texts(ends) and _is_version(version):
+                pass
             case ["txn", audit.Asked() as nested]:
                 _check_asked(nested)
             case [str() as kind, *_] if kind not in _KINDS:
                 pass
             case _:
                 raise ValueError(f"asked: no operation has these words: {words!r}")
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Timestamp.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _texts(words: Iterable[object]) -> bool:

@@ -621,6 +621,9 @@ class Forged(folded.Folded):
                 words[1] = self._asked(case, words[1])
             elif words[0] in ("range", "keys", "count", "delete_range"):
                 words[1:] = [self._key(case, word) if word or not n else "" for n, word in enumerate(words[1:])]
+            elif words[0] == "none_newer":
+                words[1:3] = self._key(case, words[1]), self._told(case, words[2])
+                words[3:] = [word and self._key(case, word) for word in words[3:]]
             elif len(words) > 1 and words[0] != "move":
                 words[1] = self._key(case, words[1])
                 words[3:] = [self._key(case, word) for word in words[3:]]

@@ -414,7 +414,7 @@ def test_a_change_of_no_keys_or_of_several_lists_of_them_is_damage_of_its_line(t
 @pytest.mark.parametrize(
     "words",
     [[], ["count"], ["range", "a", "b", 7], ["keys", {"success": []}], ["get", 5], ["put", "a"], ["add", "a", "=1"],
-     ["txn", "a"], ["txn", {"success": [["range"]]}]],
+     ["txn", "a"], ["txn", {"success": [["range"]]}], ["none_newer", "a"], ["none_newer", "a", "b"]],
 )  # fmt: skip
 def test_words_that_are_no_operation_are_damage_of_their_line(words: list[Any]):
     event = {"process": 0, "type": "invoke", "at_us": 1, "id": "018bcfe5-6800-7000-8000-000000000000"}

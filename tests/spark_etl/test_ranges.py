@@ -33,6 +33,11 @@ def test_what_was_emptied_is_empty_until_something_is_written_there() -> None:
     assert one == Scanned(b"k2", b"k3", 0, None, False, [(b"k2", b"k3")])
 
 
+def test_a_condition_on_a_range_changes_nothing() -> None:
+    some = of([["none_newer", "k", "5-0"], ["put", "k2", "=1"], ["count", "k"]], [None, None, 3])
+    assert some == [Scanned(b"k", b"l", 2, None, False, [single(b"k2")])]
+
+
 def test_a_range_without_an_end_that_was_emptied_has_nothing_left() -> None:
     _, rest = of([["delete_range", "", "k"], ["count", "", "j", ""]], [1, 5])
     assert rest == Scanned(b"j", b"", 5, None, False, [(b"k", b"")])

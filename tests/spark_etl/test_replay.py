@@ -22,6 +22,7 @@ from kvstore.api.model import (
     KeyValue,
     Max,
     Min,
+    NoneNewer,
     Put,
     Range,
     Target,
@@ -333,6 +334,30 @@ def test_a_long_value_or_no_text_is_its_digest(value: bytes, text: str):
     assert audit.value_text(value).startswith(text) and len(audit.value_text(value)) in (len(text), 33)
 
 
+@pytest.mark.parametrize(
+    ("words", "newer"),
+    [
+        (["", "5-0"], None), (["", "4-9"], "b"), (["a", "4-9"], None), (["", "3-0", "a", "b"], None),
+        (["", "3-0", "b", "c"], "b"), (["", "2-9"], "a"), (["c", "0-0"], None),
+    ],
+)  # fmt: skip
+def test_what_was_to_fail_if_a_key_is_newer_was_not_applied_though_one_was(words: list[str], newer: str | None):
+    """Of c the transaction has read that it is not there, and it has written it itself by then."""
+    seen = {"a": replay.Seen("=1", "3-0"), "b": replay.Seen("=1", "5-0"), "c": replay.Seen(None, "0-0")}
+    asked = {"success": [["put", "c", "=2"], ["none_newer", *words], ["get", "a"]]}
+    found = replay.compare(json.dumps(asked), json.dumps([None, None, "=1"]), None, True, seen, {"c": "=2"})
+    assert [(one.name, one.key) for one in found] == ([("not-as-asked", newer)] if newer else [])
+    wrong = replay.compare(json.dumps(asked), json.dumps([None, None, "=9"]), None, True, seen, {"c": "=2"})
+    assert [one.name for one in wrong] == ["not-as-asked" if newer else "value-mismatch"]
+
+
+def test_a_condition_on_a_range_is_noted_as_it_was_asked():
+    version = Timestamp(5, 3)
+    asked = audit.asked((), (NoneNewer(b"k", version), NoneNewer(b"", version, b"a", b"b"), Get(b"a")))
+    assert asked is not None
+    assert asked.success == [["none_newer", "k", "5-3"], ["none_newer", "", "5-3", "a", "b"], ["get", "a"]]
+
+
 def test_what_is_attached_to_a_lease_no_journal_tells():
     """A list of a lease's keys is no range of all keys: nothing is said of what was asked."""
     listing = leases.look(bytes(16), keys=True).success
@@ -372,6 +397,8 @@ def test_what_is_attached_to_a_lease_no_journal_tells():
         ([["put", "n", "=1", LEASE]], "put: more", None),
         ([["put", "n", "=1"]], "put: more", True),
         ([["get", "n"]], "none_newer", True),
+        ([["none_newer", "n", "1-1"]], "none_newer", None),
+        ([["none_newer", "n", "1-1"], ["add", "n", 1]], "add", None),
     ],
 )
 def test_what_was_possible_is_known_by_what_was_read(asked: list[Any], kind: str, expected: bool | None) -> None:
