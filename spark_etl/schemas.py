@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 

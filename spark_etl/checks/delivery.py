@@ -348,7 +348,7 @@ def one_order(messages: DataFrame, tops: DataFrame, shards: list[int], unsure_sh
             replicas=[F.col("holder"), F.col("holder_max")],
         ),
         violations(
-            live.where(F.col("bundle") != F.col("bundle_max")),
+            live.where((F.col("carried") != F.col("carried_max")) | (F.col("bundle") != F.col("bundle_max"))),
             "bundle-disagreement",
             text(
                 "message {} (version {}) has other transactions, in another order, or another step of a move, at one"

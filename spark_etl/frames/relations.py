@@ -165,10 +165,12 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
     Columns: id; gts (smallest) and gts_max, destinations (smallest) and destinations_max, over live deliveries (over
     all, if none is live), with a replica that reports each gts; delivered: shards, as bits, that delivered it;
     expected: its destinations as bits; live: it is not everywhere expired; known: somebody accounts for its
-    transactions; single: of format 1; version: of the first transaction; bundle and bundle_max: of `outcomes`; origin
-    and origin_max; payload and payload_max, over live deliveries, with a replica that has each.
+    transactions; single: of format 1; version: of the first transaction; bundle and bundle_max: of `outcomes`, of live
+    deliveries; carried and carried_max: of all, what tells its transactions apart; origin and origin_max; payload and
+    payload_max, over live deliveries, with a replica that has each.
     """
     live, told = F.col("live"), F.col("outcome_gts") == F.col("gts")
+    carried = F.substring("bundle", 9, 8)
     return (
         log.where(F.col("id").isNotNull())
         .withColumn("bit", shard_bit("shard", shards))
@@ -185,8 +187,10 @@ def messages(log: DataFrame, shards: list[int]) -> DataFrame:
             F.max(F.col("transaction").isNotNull()).alias("known"),
             F.max(F.col("single") | F.col("outcome_message").isNotNull()).alias("single"),
             F.min("version").alias("version"),
-            F.min(F.when(told, F.col("bundle"))).alias("bundle"),
-            F.max(F.when(told, F.col("bundle"))).alias("bundle_max"),
+            F.min(F.when(told & live, F.col("bundle"))).alias("bundle"),
+            F.max(F.when(told & live, F.col("bundle"))).alias("bundle_max"),
+            F.min(F.when(told, carried)).alias("carried"),
+            F.max(F.when(told, carried)).alias("carried_max"),
             F.min("origin").alias("origin"),
             F.max("origin").alias("origin_max"),
             F.min(F.when(live, F.col("payload"))).alias("payload"),

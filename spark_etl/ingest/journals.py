@@ -294,10 +294,11 @@ def _reason(outcome: audit.Outcome) -> tuple[str, list[tuple[bytes, Timestamp]]]
 
 def _bundle(account: audit.Outcomes) -> bytes:
     """Equal for accounts of the same transactions in the same order, of which those that move slots hand over the same:
-    whatever shard they are of."""
+    whatever shard they are of. The last eight bytes are of the transactions alone."""
     ids = b"".join(outcome.id or b"-" * 16 for outcome in account.outcomes)
     moves = [(o.source, o.target, o.slots, o.given) for o in account.outcomes if isinstance(o, audit.MoveOutcome)]
-    return hashlib.blake2b(ids + (_encode(moves) if moves else b""), digest_size=16).digest()
+    both = (_encode(moves) if moves else b"", ids)
+    return b"".join(hashlib.blake2b(part, digest_size=8).digest() for part in both)
 
 
 _WANTED = (

@@ -14,8 +14,8 @@ import pytest
 
 import spark_etl
 from multicast.types import Timestamp, new_message_id
-from spark_etl.checks import promises, transactions
-from spark_etl.frames import edges
+from spark_etl.checks import delivery, promises, transactions
+from spark_etl.frames import edges, relations
 from spark_etl.search import serialization
 
 READS = "key binary, gts binary, id binary, version binary, shard int, replica int"
@@ -50,6 +50,35 @@ def frames(spark: Any, *histories: str) -> tuple[Any, Any]:
                     writes.append((key, *who, kind == "d", b"", False, 0))
     read_frame, write_frame = spark.createDataFrame(reads, READS), spark.createDataFrame(writes, WRITES)
     return edges.reads_in_order(read_frame, write_frame), write_frame
+
+
+BUNDLES = (
+    "id binary, gts binary, replica int, shard int, live boolean, transaction binary, single boolean,"
+    " outcome_message binary, outcome_gts binary, version binary, bundle binary, origin int, payload binary,"
+    " destinations array<int>"
+)
+
+
+@pytest.mark.parametrize(
+    ("live", "bundle", "named"), [
+        (True, "given whom", False), (True, "nothing whom", True), (False, "nothing whom", False),
+        (False, "nothing else", True),
+    ],
+)  # fmt: skip
+def test_a_late_copy_of_a_step_hands_over_nothing_and_carries_the_same(
+    spark: Any, live: bool, bundle: str, named: bool
+) -> None:
+    """What is taken as new in one shard and is expired in the other, or again in the first."""
+
+    def row(replica: int, live: bool, bundle: str) -> tuple[Any, ...]:
+        given, carried = bundle.split()
+        mine = f"{given:<8}{carried:<8}".encode()
+        return (bytes(16), gts(9), replica, replica, live, b"t", False, None, gts(9), gts(9), mine, 0, b"p", [0, 1])
+
+    log = spark.createDataFrame([row(0, True, "given whom"), row(1, live, bundle)], BUNDLES)
+    tops = spark.createDataFrame([(n, n, gts(9)) for n in range(2)], "replica int, shard int, top_gts binary")
+    found = delivery.one_order(relations.messages(log, [0, 1]), tops, [0, 1], []).collect()
+    assert [one.name for one in found] == ["bundle-disagreement"] * named
 
 
 def test_no_window_goes_from_a_row_to_the_last_one():

@@ -279,8 +279,8 @@ def test_a_missing_segment_is_named(run: Path):
 
 
 def test_a_step_of_a_move_is_the_same_in_both_shards_if_both_say_what_was_handed_over():
-    def step(row: MovedRow) -> bytes:
-        given = Given([row], [], b"", b"", True, True, slots=((0, 5),))
+    def step(row: MovedRow | None) -> bytes:
+        given = Given([row], [], b"", b"", True, True, slots=((0, 5),)) if row is not None else None
         outcome = MoveOutcome(message_id(1), 1, True, source=0, target=1, slots=((0, 5),), given=given)
         record = Completed(1, encode_outcomes(Outcomes(MOVE_VERSION, Timestamp(5, 0), [outcome])), 1)
         rows = journals._Rows()
@@ -290,6 +290,7 @@ def test_a_step_of_a_move_is_the_same_in_both_shards_if_both_say_what_was_handed
 
     row = MovedRow(b"a", Timestamp(1, 0), b"1")
     assert step(row) == step(row)
+    assert step(row) != step(None) and step(row)[8:] == step(None)[8:], "a late copy of it hands over nothing"
     others = MovedRow(b"a", Timestamp(2, 0), b"1"), MovedRow(b"a", Timestamp(1, 0), None)
     assert len({step(one) for one in (row, *others)}) == 3
 
