@@ -237,7 +237,8 @@ def wait_ready(
 ) -> list[Started]:
     """Until every replica of this machine is ready that can be; adds why one is not. Returns those that have ended
     meanwhile. Those of other machines may run. One that fetches what its shard has is waited for as long as that
-    grows: who took it for a failure, and gave the command again, would have it begin anew."""
+    grows: who took it for a failure, and gave the command again, would have it begin anew. (Not one that has lost its
+    disk: if another one is down, it is given deliveries under load, and never comes back.)"""
     alive = {r.id for r in config.present if running(replica_directory(directory, r.id))} | {
         one.replica.id for one in started
     }

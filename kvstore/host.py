@@ -399,7 +399,7 @@ class LiveReplica:
             return f"this replica is new and {FETCHES} what its shard has: {host.engine.position} deliveries so far"
         if not self._protocol.is_member():
             so_far = f"{host.engine.position} deliveries so far"
-            return f"this replica has lost its disk and is being readmitted: it {FETCHES} what it has missed: {so_far}"
+            return f"this replica has lost its disk and is being readmitted, which takes all others: {so_far}"
         if self._protocol.role() == "recovering":
             return "this replica is recovering: a leader is being agreed on"
         if self._protocol.leader_of(self.me.shard) is None:

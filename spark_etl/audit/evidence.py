@@ -15,6 +15,7 @@ from multicast.records import HEADER_BYTES
 from multicast.types import Timestamp
 from spark_etl.frames import relations
 from spark_etl.frames.columns import id_text, key_text, text, union, version_text
+from spark_etl.ingest.histories import is_version
 from spark_etl.report import Evidence, Violation
 
 _VERSION = re.compile(r"(?:version|says) ([0-9a-f]{1,16}-[0-9a-f]{1,16})\b")
@@ -61,17 +62,9 @@ def find(tables: Mapping[str, DataFrame], small: Iterable[Any], examples: Sequen
 
 
 def _written(violation: Violation) -> list[str]:
-    """The versions that a violation's sentence speaks of, if it is about keys: who wrote them is of interest."""
-    return [one for one in _VERSION.findall(violation.sentence) if _is_version(one)] if violation.keys else []
-
-
-def _is_version(text: str) -> bool:
-    """Sentences have keys and values in them, in which anything may stand."""
-    try:
-        Timestamp.parse(text)
-    except ValueError:
-        return False
-    return True
+    """The versions that a violation's sentence speaks of, if it is about keys: who wrote them is of interest. In
+    keys and values that it names anything may stand."""
+    return [one for one in _VERSION.findall(violation.sentence) if is_version(one)] if violation.keys else []
 
 
 def lines(

@@ -96,7 +96,7 @@ def _check_asked(asked: audit.Asked) -> None:
                 pass
             case ["range" | "keys" | "count" | "delete_range", str(), *ends] if len(ends) < 3 and _texts(ends):
                 pass
-            case ["none_newer", str(), str(version), *ends] if len(ends) < 3 and _texts(ends) and _is_version(version):
+            case ["none_newer", str(), str(version), *ends] if len(ends) < 3 and _texts(ends) and is_version(version):
                 pass
             case ["txn", audit.Asked() as nested]:
                 _check_asked(nested)
@@ -106,7 +106,8 @@ def _check_asked(asked: audit.Asked) -> None:
                 raise ValueError(f"asked: no operation has these words: {words!r}")
 
 
-def _is_version(text: str) -> bool:
+def is_version(text: str) -> bool:
+    """Whether that is a version as text."""
     try:
         Timestamp.parse(text)
     except ValueError:

@@ -83,6 +83,7 @@ def refusal(ran: subprocess.CompletedProcess[str]) -> str:
         ([f"this replica fetches a snapshot from replica 1: {rows} of 9 rows" for rows in range(9)], ""),
         (["this replica fetches a snapshot from replica 1: 5 of 9 rows"] * 9, "after 60 s: .*: 5 of 9 rows"),
         ([f"this replica is new and fetches what its shard has: {n} deliveries so far" for n in range(9)], ""),
+        ([f"this replica is being readmitted: {n} deliveries so far" for n in range(9)], "after 60 s"),
         ([f"shard 0 has had no leader for {seconds}.0 s" for seconds in range(9)], "after 60 s: shard 0 has had no"),
     ],
 )

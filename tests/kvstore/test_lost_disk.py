@@ -21,7 +21,7 @@ from kvstore.status import statuses
 from tests.kvstore.live import Replica, answered, make_cluster, wait_until
 
 SHARD = 3
-FED = re.compile(r"fetches what it has missed: [1-9]\d* deliveries so far$")
+FED = re.compile(r"being readmitted, which takes all others: [1-9]\d* deliveries so far$")
 
 
 class Load:
