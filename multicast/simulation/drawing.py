@@ -45,8 +45,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     many instances a group's log keeps for a member that lacks no more; who lacks more is given a state
     (parts.truncation, parts.stream); 0: as many as in life. segment_bytes: of journals. windows: for deduplication, as
     a share of the span; windows_share: of the runs whose clocks allow one; copies_share: of those with a window, in
-    which most messages come again, up to four windows later. changes_share: of the runs in which groups may change, and do;
-    changes: how often; spares_max: so many are added to a group. patience: after which time a client that insists
+    which most messages come again, up to four windows later. changes_share: of the runs in which groups may change, and
+    do; changes: how often; spares_max: so many are added to a group. patience: after which time a client that insists
     tries again. frames_max: of a `Network` (times `crowd`).
     """
 
