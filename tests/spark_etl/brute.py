@@ -288,8 +288,10 @@ def _clients(run: Run, found: set[str]) -> None:
             found.add("branch-mismatch")
         whole = destinations <= {row.shard for row in taken if row.account.status == APPLIED}
         for key, told in op.reads.items():
-            said = [a.reads[key] for a in run.all_accounts() if a.id == op.id and key in a.reads]
-            if told != version and (max(said) != told if said else whole):
+            accounts = [a for a in run.all_accounts() if a.id == op.id]
+            said = [a.reads[key] for a in accounts if key in a.reads]
+            own = any(key in a.writes and a.version == told for a in accounts) or (told == version and not whole)
+            if not own and (max(said) != told if said else whole):
                 found.add("read-mismatch")
 
 

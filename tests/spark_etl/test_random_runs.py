@@ -303,7 +303,7 @@ def test_properties_and_models_say_the_same(
     assert tuple(VERDICT[models[model]] for model in MODEL_OF.values()) == expected
     assert found["read your writes"] == "not determined"
     if any(run.lost for run in runs):
-        assert {found[name] for name in brute.MULTICAST} == {"not determined"}
+        assert {found[name] for name in brute.MULTICAST[:-1]} == {"not determined"}  # the last needs the clients' part
 
 
 @pytest.mark.full
