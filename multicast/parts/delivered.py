@@ -168,8 +168,8 @@ class DeliveredLog:
         return self._known.get(message_id)
 
     def may_have_forgotten(self, message_id: MessageId, local: Timestamp) -> bool:
-        """Whether this message, with this local stamp, may have been delivered here and forgotten since. A stamp alone
-        does not say it: who stamps without knowing the time stamps low."""
+        """Whether this message, with this local stamp, may have been delivered here and forgotten since. (See
+        `Window.may_be_forgotten`.)"""
         return self._window_us > 0 and self._bucket(message_id, local) < self._forgotten
 
     def recall(self, message_id: MessageId, timestamp: Timestamp, out: Outbox) -> None:

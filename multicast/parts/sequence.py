@@ -263,12 +263,11 @@ class SequenceHistory(History[Entry]):
         self, own: Mapping[bytes, bytes], given: Mapping[bytes, bytes], position: int, timestamp: Timestamp
     ) -> Mapping[bytes, bytes | None]:
         taken: dict[bytes, bytes | None] = {**super().taken(own, given, position, timestamp)}
-        forgotten = timestamp.time - 2 * self._window.us if self._window.us else 0
         for key, value in own.items():
-            if key[:1] != _ENTRY_PREFIX:
-                continue
             known = KNOWN_PREFIX + key[1:]
-            if known not in given and known not in own and _decode(value).ts < forgotten:
+            if key[:1] != _ENTRY_PREFIX or known in given or known in own:
+                continue
+            if self._window.may_be_forgotten(key[1:], _decode(value).ts, timestamp):
                 taken[key] = None
         held = {_decode(v).position for k, v in taken.items() if k[:1] == _ENTRY_PREFIX and v is not None}
         lacking = next(p for p in range(position, -1, -1) if p not in held)

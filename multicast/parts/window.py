@@ -35,3 +35,8 @@ class Window:
     def known_until(self, message_id: MessageId, final: Timestamp) -> int:
         """No stamp up to this one is of a copy that came after the delivery at `final` was forgotten."""
         return max(final.time, created_us(message_id)) + 2 * self.us
+
+    def may_be_forgotten(self, message_id: MessageId, ts: int, reached: Timestamp) -> bool:
+        """Whether who has delivered so far may have delivered this message, with this stamp, and forgotten that. Its
+        stamp alone does not say it: who stamps without knowing the time stamps low, and other groups do not."""
+        return self.us > 0 and max(ts, created_us(message_id)) < reached.time - 2 * self.us

@@ -309,6 +309,19 @@ def test_a_snapshot_brings_what_was_delivered_and_leaves_what_may_still_be() -> 
     assert decode_state(ahead[b"c"] or b"")[0] == base + 6_000, "it may have told its clock"
 
 
+def test_what_was_stamped_before_the_time_was_known_is_kept_when_a_snapshot_is_taken() -> None:
+    """Another group may yet decide it at a timestamp beyond the snapshot's."""
+    window, out, own = Window(100), Outbox(), Sequence(0, two, 10)
+    made = own.pending(message(0, 1).id, 0)
+    made.take(message(0, 1))
+    own.place(made, Stamp(made.id, 0, 4, FIRST), out)
+    mine = {key: value for key, value, _ in out.changes if value is not None}
+    history = SequenceHistory(DeliveredLog(3, Topology.grid(2, 3), 1, 100), own, window, lambda position: ())
+    for after, dropped in ((200, False), (201, True)):
+        taken = history.taken(mine, {}, 2, Timestamp(created_us(made.id) + after, 0))
+        assert (b"m" + made.id in taken) is dropped
+
+
 def test_who_has_the_t_of_one_that_took_a_snapshot_installs_no_more_of_it_than_t_lacks() -> None:
     """What is not settled may be in no other journal than those of who gave the snapshot and who took it."""
     log, there = DeliveredLog(3, Topology.grid(2, 3), 1, 0), Sequence(0, two, 10)

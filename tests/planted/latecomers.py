@@ -12,6 +12,7 @@ from multicast.parts.known_copies import KnownCopies
 from multicast.parts.leadership import Leadership
 from multicast.parts.paxos import Paxos
 from multicast.parts.sequence import SequenceHistory
+from multicast.parts.window import Window
 from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.quasi_genuine import QuasiGenuine
@@ -217,9 +218,15 @@ class SnapshotTakesCopies(PrimCast):
     """Who takes a snapshot takes what was delivered for the later copy of it that it has in T."""
 
 
-@rewrite("taken", "_decode(value).ts < forgotten", "False", part=SequenceHistory)
+@rewrite("taken", "if self._window.may_be_forgotten(key[1:], _decode(value).ts, timestamp)", "if False",
+         part=SequenceHistory)  # fmt: skip
 class SnapshotLeavesForgotten(PrimCast):
     """Who takes a snapshot keeps in T what its group may have delivered and forgotten."""
+
+
+@rewrite("may_be_forgotten", "max(ts, created_us(message_id))", "ts", part=Window)
+class StampedLowIsForgotten(PrimCast):
+    """Who takes a snapshot takes what was stamped before anybody knew the time for long forgotten: its T has a hole."""
 
 
 @rewrite("taken", "max(reach, lacking)", "reach", part=SequenceHistory)
