@@ -107,7 +107,8 @@ class ReplicatedSkeen(MulticastProtocol):
         self._submissions = Submissions(
             topology, self._entry_points, o.retry_us, rng, delivered_at=self.member.delivered_at,
             lacks=lambda message_id: self.member.entry_of(message_id) is None, take=self._take,
-            payload=self._payload, refers=self._refers, reach=self.election.detector.reach, submit=self.on_submit,
+            on_known=self._on_known, payload=self._payload, refers=self._refers,
+            reach=self.election.detector.reach, submit=self.on_submit,
         )  # fmt: skip
         self._deadlines.add("submissions", self._submissions.tick)
         self._reads = ReignReads(self.member, o, self._deadlines)
@@ -342,7 +343,7 @@ class ReplicatedSkeen(MulticastProtocol):
     def _on_stamps(self, sender: ProcessId, message: Stamps, now: int, out: Outbox) -> None:
         """Stamps again, and perhaps the question for the own ones."""
         asked = message.ask and not self._refers(sender, out)
-        lacked: list[MessageId] = []
+        answer = Lacked([], [])
         decided: list[Entry] = []
         for message_id, local in message.stamps:
             if asked:
@@ -350,13 +351,13 @@ class ReplicatedSkeen(MulticastProtocol):
                 if entry is not None and self.member.is_decided(entry):
                     decided.append(entry)
                 elif entry is None and known is not None:
-                    out.send((sender,), Known(message_id, known[0]))
+                    answer.known.append(Known(message_id, known[0]))
                 elif entry is None:
-                    lacked.append(message_id)
+                    answer.ids.append(message_id)
             self._hear_stamp(sender, Stamp(message_id, message.ballot, local), now, out)
         self._tell_stamps((sender,), decided, False, out)
-        if lacked:
-            out.send((sender,), Lacked(lacked))
+        if answer.ids or answer.known:
+            out.send((sender,), answer)
 
     # -- the host -----------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """What this process has multicast and does not know the delivery of, and how it finds out what became of it.
 
 A sender keeps its message until it knows of the delivery. It asks the processes to which it had sent it, later all of
-the destinations, what they lack (`Asked`; the answer is `Lacked`), and sends that again (`Copies`); who has delivered a
-message says so (`Known`, parts.delivered), who has it pending says nothing. When and how much to ask: parts.retries.
+the destinations, what they lack (`Asked`), and sends that again (`Copies`). The answer (`Lacked`) says besides what was
+delivered (`Known`, parts.delivered), in one message: after a pause all are asked about much that they have just
+delivered. Of what is pending it says nothing. When and how much to ask: parts.retries.
 
     message   from -> to                  durable before it leaves
     Asked     sender -> destinations      -
@@ -46,9 +47,10 @@ class Asked(msgspec.Struct, array_like=True, tag=106, gc=False):
 
 
 class Lacked(msgspec.Struct, array_like=True, tag=107, gc=False):
-    """These: send them again."""
+    """These: send them again. known: these were delivered."""
 
     ids: Annotated[list[MessageId], AT_MOST_IDS]
+    known: Annotated[list[Known], AT_MOST_IDS] = []
 
 
 class Copies(msgspec.Struct, array_like=True, tag=108, gc=False):
@@ -69,6 +71,7 @@ MESSAGES = (Asked, Lacked, Copies, Relay)
 
 EntryPoints = Callable[[AppMessage], Sequence[ProcessId]]
 Take = Callable[[ProcessId, AppMessage, int, Outbox], None]
+OnKnown = Callable[[ProcessId, Known, int, Outbox], None]
 
 
 class Submissions:
@@ -79,13 +82,14 @@ class Submissions:
 
     What the protocol tells: delivered_at(id): the timestamp of a delivery that a sender is to hear of. lacks(id), of
     what was not delivered: whether this process needs the payload. take(sender, message, now, out): a copy has come.
-    payload(id): a message that it has and did not submit itself. refers(sender, out): whether it leaves the answer to
-    somebody else, and has said so. resent(to, copies, out): these have just been sent again. reach: for relays;
-    submit: the protocol's `on_submit`. None: there are no relays.
+    on_known(sender, known, now, out): a message was delivered. payload(id): one that it has and did not submit itself.
+    refers(sender, out): whether it leaves the answer to somebody else, and has said so. resent(to, copies, out): these
+    have just been sent again. reach: for relays; submit: the protocol's `on_submit`. None: there are no relays.
     """
 
-    __slots__ = ("_asking", "_delivered_at", "_entry_points", "_fresh", "_lacks", "_messages", "_payload", "_reach",
-                 "_refers", "_resent", "_retries", "_submit", "_take", "_topology", "_turn", "handlers")  # fmt: skip
+    __slots__ = ("_asking", "_delivered_at", "_entry_points", "_fresh", "_lacks", "_messages", "_on_known", "_payload",
+                 "_reach", "_refers", "_resent", "_retries", "_submit", "_take", "_topology", "_turn",
+                 "handlers")  # fmt: skip
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class Submissions:
         delivered_at: Callable[[MessageId], Timestamp | None],
         lacks: Callable[[MessageId], bool],
         take: Take,
+        on_known: OnKnown,
         payload: Callable[[MessageId], AppMessage | None] = lambda message_id: None,
         refers: Callable[[ProcessId, Outbox], bool] = lambda sender, out: False,
         resent: Callable[[ProcessId, list[AppMessage], Outbox], None] = lambda to, copies, out: None,
@@ -105,7 +110,7 @@ class Submissions:
     ):
         self._topology = topology
         self._entry_points = entry_points
-        self._delivered_at, self._lacks, self._take = delivered_at, lacks, take
+        self._delivered_at, self._lacks, self._take, self._on_known = delivered_at, lacks, take, on_known
         self._payload, self._refers, self._resent = payload, refers, resent
         self._reach, self._submit = reach, submit
         self._messages: dict[MessageId, AppMessage] = {}
@@ -168,19 +173,21 @@ class Submissions:
         relayed = bool(asked.relayed)
         if self._is_cut_off(asked.relayed, now) if relayed else self._refers(sender, out):
             return
-        lacked = []
+        answer = Lacked([], [])
         for message_id in asked.ids:
             delivered = self._delivered_at(message_id)
             if delivered is not None:
-                out.send((sender,), Known(message_id, delivered))
+                answer.known.append(Known(message_id, delivered))
             elif relayed and message_id in self._messages:
                 self._asking[message_id] = sender
             elif relayed or self._lacks(message_id):
-                lacked.append(message_id)
-        if lacked:
-            out.send((sender,), Lacked(lacked))
+                answer.ids.append(message_id)
+        if answer.ids or answer.known:
+            out.send((sender,), answer)
 
     def _on_lacked(self, sender: ProcessId, lacked: Lacked, now: int, out: Outbox) -> None:
+        for known in lacked.known:
+            self._on_known(sender, known, now, out)
         group, found, relayed = self._topology.group_of[sender], [], []
         for message_id in lacked.ids:
             self._retries.answered(message_id)

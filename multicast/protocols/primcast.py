@@ -219,8 +219,9 @@ class PrimCast(MulticastProtocol):
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
             self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self.copies.delivered_at,
-            lacks=self.copies.lacks_start, take=self._take_start, payload=self.copies.payload, resent=self._on_resent,
-            reach=self.election.detector.reach, submit=self.on_submit,
+            lacks=self.copies.lacks_start, take=self._take_start, on_known=self._on_known,
+            payload=self.copies.payload, resent=self._on_resent, reach=self.election.detector.reach,
+            submit=self.on_submit,
         )  # fmt: skip
         self._deadlines = Deadlines({
             "payloads": self._payloads.tick, "retry": self._retry, "submissions": self._submissions.tick,

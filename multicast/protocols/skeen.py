@@ -152,6 +152,7 @@ class Skeen(MulticastProtocol):
         self._submissions = Submissions(
             topology, self._entry_points, self.options.retry_us, rng, delivered_at=self._delivered_at,
             lacks=lambda message_id: message_id not in self._entries, take=self._on_copy,
+            on_known=self._on_known,
         )  # fmt: skip
         self._deadlines = Deadlines({"stamps": self._ask_for_stamps, "submissions": self._submissions.tick})
         self.handlers = {

@@ -211,8 +211,8 @@ class WhiteBox(MulticastProtocol):
         self._retries: Retries[MessageId] = Retries(self.options.retry_us, rng)
         self._submissions = Submissions(
             self.topology, self._entry_points, self.options.retry_us, rng, delivered_at=self.entries.delivered_at,
-            lacks=self._is_unstamped, take=self._on_copy, payload=self._payload, refers=self._refers,
-            resent=self._on_resent, reach=self.election.detector.reach, submit=self.on_submit,
+            lacks=self._is_unstamped, take=self._on_copy, on_known=self._on_known, payload=self._payload,
+            refers=self._refers, resent=self._on_resent, reach=self.election.detector.reach, submit=self.on_submit,
         )  # fmt: skip
         timers = {"retry": self._retry, "submissions": self._submissions.tick, "sweep": self._sweep}
         self._deadlines = Deadlines(timers)
@@ -522,15 +522,15 @@ class WhiteBox(MulticastProtocol):
         own = message.group == self.group
         if own and not self.leadership.hear(sender, message.ballot, now, out):
             return
-        lacked: list[MessageId] = []
+        answer = Lacked([], [])
         answers: dict[tuple[GroupId, ...], list[tuple[MessageId, Timestamp]]] = {}
         for message_id, local in message.stamps:
             entry = self.entries.of_stamp(message_id, local, own, now)
             if not isinstance(entry, Entry):
-                out.send((sender,), Known(message_id, entry))
+                answer.known.append(Known(message_id, entry))
                 continue
             if entry.message is None and (own or self.election.state is LEADER):
-                lacked.append(message_id)
+                answer.ids.append(message_id)
                 if own:
                     continue
             if entry.message is not None and self.group not in entry.message.destinations:
@@ -542,8 +542,8 @@ class WhiteBox(MulticastProtocol):
                 self._on_multicast(sender, Multicast(entry.message), now, out)  # its sender may be gone
             elif entry.phase != START and entry.local is not None:
                 answers.setdefault(entry.message.destinations, []).append((message_id, entry.local))
-        if lacked:
-            out.send((sender,), Lacked(lacked))
+        if answer.ids or answer.known:
+            out.send((sender,), answer)
         if message.ask and not own and not self._refers(sender, out):
             self.election.tell_view((sender,), out)
             for groups, stamps in answers.items():

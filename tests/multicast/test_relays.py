@@ -43,7 +43,8 @@ class Sender:
         self.of = Submissions(
             TOPOLOGY, lambda m: [LEADERS[g].leader for g in m.destinations], PERIOD, random.Random(1),
             delivered_at=lambda i: AT if i in self.delivered else None, lacks=lambda i: False,
-            take=lambda *args: None, refers=lambda sender, out: True, reach=self.reach, submit=self.submit,
+            take=lambda *args: None, on_known=lambda sender, known, now, out: self.of.known(known, out),
+            refers=lambda sender, out: True, reach=self.reach, submit=self.submit,
         )  # fmt: skip
 
     def submit(self, message: AppMessage, now: int, out: Outbox) -> None:
@@ -167,7 +168,7 @@ def test_a_question_whether_it_is_passed_on_is_answered_by_everybody_and_not_by_
     helper.delivered.add(message(2).id)
     ids = [message(n).id for n in (1, 2, 3)]
     assert helper.hear(1, Asked(ids)) == []  # it leads nobody
-    assert helper.hear(1, Asked(ids, (1,))) == [((1,), Known(ids[1], AT)), ((1,), Lacked([ids[2]]))]
+    assert helper.hear(1, Asked(ids, (1,))) == [((1,), Lacked([ids[2]], [Known(ids[1], AT)]))]
     helper.of.known(Known(ids[0], AT), out)
     assert told(out) == [((1,), Known(ids[0], AT))]
 

@@ -161,7 +161,7 @@ def test_a_sender_asks_where_it_had_sent_and_then_everybody_and_repeats_only_wha
     topology = Topology.grid(2, 3)
     submissions = Submissions(
         topology, lambda m: (0, 3), PERIOD, random.Random(1),
-        delivered_at=lambda i: None, lacks=lambda i: False, take=lambda *args: None,
+        delivered_at=lambda i: None, lacks=lambda i: False, take=lambda *args: None, on_known=lambda *args: None,
     )  # fmt: skip
     first, second = message(1), message(2)
     for sent in (first, second):
@@ -179,33 +179,36 @@ def test_a_sender_asks_where_it_had_sent_and_then_everybody_and_repeats_only_wha
 
 
 def test_who_is_asked_tells_what_it_has_delivered_and_what_it_lacks() -> None:
+    """In one answer, however much that is."""
     delivered, pending, lacked, out = message(1), message(2), message(3), Outbox()
-    taken: list[tuple[int, AppMessage]] = []
+    taken: list[tuple[int, Any]] = []
     submissions = Submissions(
         Topology.grid(2, 3), lambda m: (0, 3), PERIOD, random.Random(1),
         delivered_at=lambda i: Timestamp(7, 1) if i == delivered.id else None,
         lacks=lambda i: i == lacked.id,
         take=lambda sender, copy, now, out: taken.append((sender, copy)),
+        on_known=lambda sender, known, now, out: taken.append((sender, known)),
         payload=lambda i: pending if i == pending.id else None,
         refers=lambda sender, out: sender == 5,
     )  # fmt: skip
     asked, lack, copies = (submissions.handlers[kind].call for kind in (Asked, Lacked, Copies))
     asked(0, Asked([delivered.id, pending.id, lacked.id]), 0, out)
     asked(5, Asked([delivered.id]), 0, out)
-    lack(4, Lacked([lacked.id, pending.id]), 0, out)
-    assert out.sends == [
-        ((0,), Known(delivered.id, Timestamp(7, 1)), False),
-        ((0,), Lacked([lacked.id]), False),
-        ((4,), Copies([pending]), False),
-    ]
+    known = Known(delivered.id, Timestamp(7, 1))
+    lack(4, Lacked([lacked.id, pending.id], [known, known]), 0, out)
+    assert out.sends == [((0,), Lacked([lacked.id], [known]), False), ((4,), Copies([pending]), False)]
+    assert taken == [(4, known), (4, known)]
+    asked(0, Asked([delivered.id]), 0, out)
+    assert out.sends[2:] == [((0,), Lacked([], [known]), False)]
     copies(0, Copies([lacked]), 0, out)
-    assert taken == [(0, lacked)]
+    assert taken[2:] == [(0, lacked)]
 
 
 def lists_of(count: int) -> list[Any]:
     """Every message with a list that its receiver goes through, with so many in it."""
     ids, stamps = [bytes(16)] * count, [(bytes(16), Timestamp(1, 1))] * count
-    asking = [Asked(ids), Lacked(ids), Copies([message(1)] * count)]
+    known = [Known(bytes(16), Timestamp(1, 1))] * count
+    asking = [Asked(ids), Lacked(ids), Lacked([], known), Copies([message(1)] * count)]
     return [*asking, white_box.Stamps(0, Ballot(1, 0), stamps, True), replicated.Stamps(Ballot(1, 0), stamps, True)]
 
 

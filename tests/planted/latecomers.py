@@ -206,7 +206,7 @@ class AmnesiacTellsHowFarInWhiteBox(WhiteBox):
     """The same in White-Box."""
 
 
-@rewrite("taken", "known not in given and known not in own and _decode(value).ts < forgotten", "known not in given",
+@rewrite("taken", "if self._window.may_be_forgotten(key[1:], _decode(value).ts, timestamp)", "if True",
          part=SequenceHistory)  # fmt: skip
 class SnapshotDropsAccepted(PrimCast):
     """Who takes a snapshot drops what it has in T, undelivered."""

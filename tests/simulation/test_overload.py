@@ -20,8 +20,8 @@ SECOND = 1_000_000
 SATURATION = {"white_box": 77, "primcast": 316, "ft_skeen": 185, "fastcast": 59, "quasi_genuine": 200, "toto": 500}
 """Multicasts per second on processors 1,000 times slower than the recorded ones, as `overload` measures them; less
 where that is much."""
-BY_DEFAULT = ("white_box", "quasi_genuine")
-"""One that takes its stamps from followers' receipts, one over consensus."""
+BY_DEFAULT = ("white_box", "quasi_genuine", "primcast")
+"""One that takes its stamps from followers' receipts, one over consensus, one in which everybody answers who asks."""
 
 
 @pytest.mark.parametrize(
