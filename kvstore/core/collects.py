@@ -22,7 +22,8 @@ Where slots have moved to a shard that was not asked the read is ordered.
 
 As many are under way at once as have about UNDER_WAY_BYTES to be told, by the answers that came of late; others wait.
 All at once, of large values, would take a shard longer than it may stand still, and what is asked for again because it
-has not come in time would take as long again.
+has not come in time would take as long again. For the same reason the pauses before others are asked double, and for
+whom nobody waits nobody is asked again.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ class Collects:
         self._waiting: dict[tuple[GroupId, ...], deque[_Collect]] = {}
         self._in_line: dict[int, _Collect] = {}
         """Those of `_waiting` for which a client waits, by their tokens."""
+        self._begun: dict[int, _Collect] = {}
+        """The same of those under way."""
         self._bytes: float = FIRST_BYTES
         self._number: int | None = None
 
@@ -139,8 +142,9 @@ class Collects:
         self._begin_more(shards, now, out)
 
     def forget(self, token: int) -> None:
-        """Nobody waits for this any longer: if nobody was asked yet, nobody is."""
-        if (collect := self._in_line.pop(token, None)) is not None:
+        """Nobody waits for this any longer: nobody is asked any more."""
+        collect = self._in_line.pop(token, None) or self._begun.pop(token, None)
+        if collect is not None:
             collect.gone = True
 
     def _begin_more(self, shards: tuple[GroupId, ...], now: int, out: ApplicationOutbox) -> None:
@@ -149,7 +153,7 @@ class Collects:
         while waiting and self._under_way[shards] < room:
             collect = waiting.popleft()
             if not collect.gone:
-                del self._in_line[collect.token]
+                self._begun[collect.token] = self._in_line.pop(collect.token)
                 self._under_way[shards] += 1
                 self._begin(collect, now, out)
         if not waiting:
@@ -158,6 +162,7 @@ class Collects:
     def _over(self, collect: _Collect, now: int, out: ApplicationOutbox) -> None:
         """It is under way no longer."""
         shards = collect.shards
+        self._begun.pop(collect.token, None)
         self._under_way[shards] -= 1
         if not self._under_way[shards]:
             del self._under_way[shards]
@@ -204,7 +209,8 @@ class Collects:
         collect.found[message.shard] = message
         if not collect.missing:
             del self._collects[message.number]
-            self._judge(collect, now, out)
+            if not collect.gone:
+                self._judge(collect, now, out)
             if self._number is None or self._collects.get(self._number) is not collect:  # there is no further round
                 self._over(collect, now, out)
 
@@ -246,12 +252,13 @@ class Collects:
                     del self._in_line[collect.token]
                     out.answer(collect.token, _timeout())
         for number, collect in list(self._collects.items()):
-            if now - collect.since >= WAIT_US_MAX:
+            if collect.gone or now - collect.since >= WAIT_US_MAX:
+                if not collect.gone:
+                    out.answer(collect.token, _timeout())
                 del self._collects[number]
-                out.answer(collect.token, _timeout())
                 self._over(collect, now, out)
             elif now >= collect.due:
-                collect.due = now + RETRY_US
+                collect.due = now + (RETRY_US << max(collect.missing.values()))
                 for shard in collect.missing:
                     self._ask(shard, number, collect, out)
         self._waiting = {shards: waiting for shards, waiting in self._waiting.items() if waiting}

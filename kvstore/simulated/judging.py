@@ -22,7 +22,7 @@ _GOES: dict[str, tuple[str, ...]] = {
     "Bundler": ("_flights", "_ready"),
     "Changes": ("_waiting",),
     "Clients": ("_outgoing",),
-    "Collects": ("_collects", "_under_way", "_unread", "_waiting"),
+    "Collects": ("_begun", "_collects", "_in_line", "_under_way", "_unread", "_waiting"),
     "Positions": ("_barrier", "_new", "_open", "_questions", "_unknown"),
     "Reads": ("_open", "_readable", "_refused"),
     "Replica": ("_held",),

@@ -352,14 +352,31 @@ def test_those_of_a_shard_that_is_silent_hold_up_no_others_and_end_in_their_time
     assert len(bench.replica.collects) == 0 and len(many(bench)) == asked_first
 
 
-def test_what_waits_in_line_for_a_client_that_has_gone_is_not_asked_for() -> None:
+def test_for_clients_that_have_gone_nothing_more_is_asked() -> None:
     bench = Bench()
-    under_way = many(bench)
+    silent, *under_way = many(bench)
     for token in range(bench.tokens - MANY + 1, bench.tokens + 1):
         bench.replica.forget(token)
-    assert len(bench.replica.collects) == len(under_way) < MANY
+    assert len(bench.replica.collects) == 1 + len(under_way) < MANY
     for question in under_way:
         tell(bench, found(1, question.number, 9, (0, row(B, 7))))
+    assert bench.sent(ReadNow) == [] and len(bench.replica.collects) == 1
+    bench.tick(RETRY_US)
     assert bench.sent(ReadNow) == [] and len(bench.replica.collects) == 0
-    bench.tick(WAIT_US_MAX)
-    assert len(bench.answers()) == len(under_way)
+    tell(bench, found(1, silent.number, 9, (0, row(B, 7))))
+    bench.request(BOTH, NO_ID)
+    bench.replica.forget(bench.tokens)
+    round_of(bench, (0, row(B, 7)), (1, row(C, 8)))
+    assert asked(bench) == {} and bench.multicast() == [] and bench.answers() == []
+    assert len(bench.replica.collects) == 0 and len(many(bench)) > len(under_way)
+
+
+def test_who_does_not_answer_in_time_is_asked_again_after_longer_and_longer_pauses() -> None:
+    """He may have too much to read already: of what is large he would not come to an end."""
+    bench, times = Bench(), []
+    bench.request(Transaction(success=(Get(B),)), NO_ID)
+    bench.sent(ReadNow)
+    for time in range(1, WAIT_US_MAX // RETRY_US):
+        bench.tick(RETRY_US)
+        times += [time] * len(bench.sent(ReadNow))
+    assert times == [1, 3, 7, 15]
