@@ -293,7 +293,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._lingering = True
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # its client has reset it
+                self._transport.abort()
+                return
         self._transport.resume_reading()
         if self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)

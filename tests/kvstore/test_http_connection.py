@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import socket
+import struct
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from kvstore.api.model import KeyValue, OperationResult, Transaction
 from kvstore.core.messages import Answered, Refused
@@ -651,6 +654,19 @@ async def test_each_request_has_its_own_deadline_and_a_late_answer_is_forgotten(
         assert not patient.done() and not first.done()
         gate.open[b"a"].set()
         assert await patient == 200
+
+
+async def test_a_client_that_resets_its_connection_is_no_error_of_ours() -> None:
+    with capture_logs() as lines:
+        async with serving(FakeNode(never)) as client:
+            made, client.server.made = [], lambda one: made.append(one)  # type: ignore[method-assign,assignment]
+            gone = socket.create_connection(("127.0.0.1", client.port))
+            gone.sendall(b"GET /v1")
+            gone.shutdown(socket.SHUT_WR)
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.close()
+            await eventually(lambda: made and made[0]._lost)
+    assert lines == []
 
 
 async def test_nothing_is_kept_for_a_client_that_has_gone() -> None:
