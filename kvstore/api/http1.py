@@ -121,6 +121,11 @@ class Head(NamedTuple):
     def keep_alive(self) -> bool:
         return self.fields.keep_alive[self.minor]
 
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for a 100: one of HTTP/1.0 would not know it (RFC 9110, Section 10.1.1)."""
+        return self.minor > 0 and self.fields.expects_continue
+
 
 class ResponseHead(NamedTuple):
     """An answer before its body."""

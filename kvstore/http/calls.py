@@ -283,7 +283,7 @@ class Call:
             detail = "Content-Encoding: bodies are taken as they are"
             raise Problem(415, "unsupported_type", detail, field="Content-Encoding")
         self.then = then
-        if fields.expects_continue:
+        if self.head.expects_continue:
             self.caller.send_continue(self)
 
     @property

@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def _skip_body(self, call: Call) -> bool:
         """Read a body that nobody wants. (A client that waited to be told to go on may send it or not: nobody
         knows.)"""
-        self._last |= call.head.fields.expects_continue
+        self._last |= call.head.expects_continue
         if self._last or not self._reader.skip():
             if call.response is not None and self._linger is None:
                 self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
