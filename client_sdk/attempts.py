@@ -183,7 +183,8 @@ class Attempts:
         while not self._closed:
             url, why, last = self._untried(self._router.anybody(loop.time()), call), "the stream ended", ""
             served = False
-            begins, fields = self._attempt_timeout + ANSWER_GRACE_SECONDS, self._fields
+            left = max(call.deadline - loop.time(), 0.001)
+            begins, fields = min(self._attempt_timeout + ANSWER_GRACE_SECONDS, left), self._fields
             try:
                 told = watching.events(self._connections, url, query, fields, after, begins)
                 async with aclosing(told) as stream:
@@ -204,7 +205,7 @@ class Attempts:
                 raise call.give_up(f"nobody serves the watch for {patience:g} s; at last {url}: {why}")
             if last != LAGGED:  # which says nothing against the replica
                 self._failed(url, why)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, max(call.deadline - loop.time(), 0)))
             pause = min(2 * pause, WATCH_PAUSE_SECONDS_MAX)
         raise call.give_up("the client was closed", unsent=ClosedClient)
 

@@ -63,7 +63,10 @@ class Transport:
         """Connect what `protocol` makes, in the running loop. OSError. Cancellable."""
         is_address = ":" in host or host.replace(".", "").isdigit()  # of which there is one
         delay, loop = None if is_address else ADDRESS_SECONDS, asyncio.get_running_loop()
-        await loop.create_connection(protocol, host, port, ssl=tls, happy_eyeballs_delay=delay)
+        try:
+            await loop.create_connection(protocol, host, port, ssl=tls, happy_eyeballs_delay=delay)
+        except UnicodeError as error:
+            raise OSError(f"{host!r} is no name of a host: {error}") from error
 
 
 class _Exchange(NamedTuple):
@@ -108,7 +111,7 @@ class Connection(asyncio.Protocol):
         except ssl.SSLError as error:
             plain = error.reason == "WRONG_VERSION_NUMBER"
             self.end(Untrusted("it does not speak TLS: is it http:// there?") if plain else NotConnected(str(error)))
-        except (OSError, TimeoutError, UnicodeError) as error:
+        except (OSError, TimeoutError) as error:
             self.end(NotConnected(str(error) or "not connected in time"))
 
     def _connected(self, connecting: asyncio.Task[None]) -> None:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from client_sdk import requests
 from client_sdk.attempts import Attempts
-from client_sdk.errors import InvalidRequest, KvError, Lost, Unavailable
+from client_sdk.errors import InvalidRequest, KvError, Lost, TransactionFailed, Unavailable
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import Compare, Get, Put, as_bytes, of_type
 from kvstore.api.model import KEY_BYTES_MAX, KeyValue
@@ -121,13 +121,17 @@ class Queue:
         return min(left, self._attempts.timeout)
 
     async def enter(self, session: Session, value: bytes, deadline: float) -> Timestamp:
-        """Write the key; returns its create version, which stays the same if this session has written it before."""
+        """Write the key; returns its create version, which stays the same if this session has written it before. Lost
+        if the session's lease is not there any more."""
         key = self.key_of(session)
         asked = self._keys.txn(
             [Compare(key, "create_version", "==", ZERO)], [Put(key, value, session.lease)], [Get(key)],
             timeout=self._left(deadline),
         )  # fmt: skip
-        result = await self._attempts.run(asked)
+        try:
+            result = await self._attempts.run(asked)
+        except TransactionFailed as error:  # nothing else in it is ever impossible
+            raise Lost("the lease has expired, or was revoked") from error
         if result.succeeded:
             return result.version
         found = result.results[0].found

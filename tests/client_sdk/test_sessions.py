@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from client_sdk import AsyncClient, Client, Done, Election, InvalidRequest, KvError, sessions
+from client_sdk import AsyncClient, Client, Done, Election, InvalidRequest, KvError, Lost, sessions
 from client_sdk.testing import MemoryStore
 
 
@@ -65,6 +65,15 @@ async def test_an_election_is_asked_for_as_long_as_one_says(ask: Callable[[Elect
             await election.campaign("me")
             with memory.silent(), pytest.raises(KvError):
                 await ask(election)
+
+
+async def test_who_has_no_lease_any_more_has_lost_and_cannot_lead() -> None:
+    with MemoryStore() as memory:
+        async with AsyncClient(memory) as store, store.election("e", ttl=60) as election:
+            await store.revoke_lease(election._session.lease)
+            with pytest.raises(Lost, match="lease has expired, or was revoked"):
+                await election.campaign("me")
+            assert await election.leader() is None
 
 
 async def test_who_leads_and_is_not_answered_leads_as_before() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from client_sdk import AsyncClient, Timestamp
+from client_sdk import AsyncClient, Timestamp, Unavailable
 from kvstore.api.events import EventReader, encode_change, encode_end
 from multicast.types import ZERO
 
@@ -68,3 +68,27 @@ async def test_what_is_no_answer_is_followed_by_another_replica(head: bytes) -> 
             watch = store.watch("k", after=ZERO)
             assert (await anext(watch)).version == ONE
             await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_watch_that_nobody_begins_ends_in_its_own_time() -> None:
+    """However long an attempt may take."""
+    waiting = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await waiting.wait()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(20):
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncClient(f"http://127.0.0.1:{port}", attempt_timeout=60) as store:
+            with pytest.raises(Unavailable, match=r"nobody serves the watch for 0\.1 s"):
+                await anext(store.watch(timeout=0.1))
+        waiting.set()
+
+
+async def test_a_watch_of_what_is_no_host_is_served_by_nobody() -> None:
+    async with AsyncClient("http://a..b:7500") as store:
+        with pytest.raises(Unavailable, match="no name of a host"):
+            await anext(store.watch(timeout=0.1))
+        with pytest.raises(Unavailable, match="no name of a host"):
+            await store.get("a", timeout=0.1)
