@@ -9,7 +9,7 @@ Why the versions of a range suffice. A scan has a version V that is not less tha
 found; so what has a greater version at the commit was written since. Conversely, whatever was written since has a
 greater version, because every shard that was read had completed everything up to V: a page's version is the least up to
 which all of them have completed everything, and where something newer was found, everything is read once more, at the
-greatest version found.
+greatest version found; or, where that is not known any more, as when no history is kept, in its place of the order.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
 from tenacity import RetryCallState, retry_if_exception_type, stop_before_delay
 
 from client_sdk.attempts import Attempts
-from client_sdk.errors import Changed, Conflict, InvalidRequest, KvError, ResultsForgotten, TransactionFailed
+from client_sdk.errors import Changed, Compacted, Conflict, InvalidRequest, KvError, ResultsForgotten, TransactionFailed
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import as_bytes
 from client_sdk.requests import positive_seconds
@@ -92,7 +93,10 @@ class InteractiveTransaction:
         version, found = await self._pages(bounds, None)
         newest = max([entry.version for entry in found], default=version)
         if newest > version:
-            version, found = await self._pages(bounds, newest)
+            try:
+                version, found = await self._pages(bounds, newest)
+            except Compacted:
+                version, found = await self._ordered(bounds)
         for entry in found:
             self._reads.setdefault(entry.key, entry)
         self._scans.append((bounds.prefix, bounds.start, bounds.end, version))
@@ -114,12 +118,25 @@ class InteractiveTransaction:
             )  # fmt: skip
             version = page.version if version is None else min(version, page.version)
             found += page.entries
-            if len(found) > OPERATIONS_MAX:
-                detail = f"scan: a transaction reads at most {OPERATIONS_MAX} keys; narrow the range"
-                raise InvalidRequest(detail, code="invalid", field="prefix")
+            _check_size(found)
             token = page.next_page_token
             if token is None:
                 return version, found
+
+    async def _ordered(self, bounds: Range) -> tuple[Timestamp, list[KeyValue]]:
+        """The same, ordered as writes are: each page at its own version, and the first one's is told."""
+        found: list[KeyValue] = []
+        first, more = None, True
+        while more:
+            page = replace(bounds, limit=SCAN_LIMIT_MAX, after=found[-1].key if found else b"")
+            asked = self._keys.transaction(Transaction(success=(page,)), timeout=self._remaining()).under(None)
+            result = await self._attempts.run(asked)
+            first = first or result.version
+            found += result.results[0].entries
+            more = result.results[0].more
+            _check_size(found)
+        assert first is not None
+        return first, found
 
     def put(self, key: bytes | str, value: bytes | str) -> None:
         """Write this key at the commit."""
@@ -176,6 +193,12 @@ class InteractiveTransaction:
         if self._deadline is None:
             return None
         return max(self._deadline - time.monotonic(), 0.001)
+
+
+def _check_size(found: list[KeyValue]) -> None:
+    if len(found) > OPERATIONS_MAX:
+        detail = f"scan: a transaction reads at most {OPERATIONS_MAX} keys; narrow the range"
+        raise InvalidRequest(detail, code="invalid", field="prefix")
 
 
 def _changed(expected: dict[bytes, Timestamp], looked: Sequence[OperationResult]) -> list[Changed]:

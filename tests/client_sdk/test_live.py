@@ -18,6 +18,7 @@ import pytest
 from client_sdk import Add, AsyncClient, Compare, Get, OutcomeUnknown, Put, Range, TransactionFailed
 from multicast.types import new_message_id
 from tests.client_sdk.test_async_client import ODD_KEYS
+from tests.kvstore.live import running_cluster
 from tests.ports import free_base_port
 
 pytestmark = pytest.mark.timeout(600)
@@ -164,3 +165,15 @@ async def _caught_up(store: AsyncClient, url: str, others: list[str]) -> None:
     while (await store.cluster(url))["replica"]["completed"] < goal:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
+
+
+async def test_a_scan_in_a_transaction_needs_no_history(tmp_path: Path) -> None:
+    """A shard that stands still has completed less than the other has written."""
+    with running_cluster(tmp_path, 2, 1, "white_box", history_ms=0) as replicas:
+        urls = [f"http://{replica.host}:{replica.port}" for replica in replicas]
+        async with AsyncClient(urls, timeout=60.0) as store:
+            for number in range(10):
+                await store.put(f"x/{number}", "1")
+                async with store.transaction() as transaction:
+                    assert len(await transaction.scan("x/")) == number + 1
+                    transaction.put("seen", str(number))
