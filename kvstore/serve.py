@@ -16,6 +16,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from kvstore.certificates import Certificates
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
 from kvstore.founding import adopt, wait_to_begin
@@ -33,6 +35,8 @@ from multicast.runtime.failpoints import Failpoints
 from multicast.types import ProcessId
 
 BACKLOG = 1024
+OPEN_FILES = 128
+"""For all but clients: the journal, the state, the archive, strangers at the port for peers."""
 REMOVED = "replica {} was removed from its shard: it ends, and its directory is needed no more"
 HTTP_CLOSE_SECONDS = 1.0
 """For answers that are on their way out."""
@@ -84,17 +88,31 @@ def serve(
     try:
         _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+        own, at_once = within(own, files_max)
         keep_heap_compact()
         faulthandler.enable(STANDARD_ERROR)  # a memory map on a failing disk ends a process by a signal
         structlog.contextvars.clear_contextvars()
         check_port(me.host, me.peer_port, "peer port")
         check_port(me.host, me.http_port, "HTTP port")
         faults = Failpoints(failpoints) if failpoints else None
-        asyncio.run(_serve(directory, own, replica_id, faults, certificates))
+        asyncio.run(_serve(directory, own, replica_id, faults, certificates, at_once))
     except OSError as error:
         raise _without_room(error, directory, replica_id) from None
     finally:
         lock.release()
+
+
+def within(config: ClusterConfig, files_max: int) -> tuple[ClusterConfig, int]:
+    """The configuration with no more connections than a process may have that may open so many files, and how many of
+    those that wait at the port it may take at once: the event loop takes them before the limit sees one, and where no
+    file can be opened any more neither peers nor the disk are reached."""
+    at_once = min(BACKLOG, files_max // 8)
+    room = max(files_max - 3 * at_once - OPEN_FILES - 2 * len(config.replicas), at_once)
+    if room >= config.limits.connections_max:
+        return config, at_once
+    _log.warning("fewer connections than connections_max: few files may be open", connections=room, files=files_max)
+    limits = msgspec.structs.replace(config.limits, connections_max=room)
+    return msgspec.structs.replace(config, limits=limits), at_once
 
 
 def _without_room(error: OSError, directory: Path, replica_id: ProcessId) -> Exception:
@@ -120,7 +138,7 @@ async def _wait_to_begin(
 
 async def _serve(
     directory: Path, config: ClusterConfig, replica_id: ProcessId, failpoints: Failpoints | None,
-    certificates: Certificates | None,
+    certificates: Certificates | None, at_once: int,
 ) -> None:  # fmt: skip
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -134,7 +152,7 @@ async def _serve(
         metrics.certificate_expires = lambda: certificates.expires
     api = HttpApi(replica, config.limits, metrics, config.cors_origins, bytes.fromhex(config.root), config.log)
     factory = ApiServer(api)
-    server = await _listen(factory, config, replica_id, certificates.clients if certificates else None)
+    server = await _listen(factory, config, replica_id, certificates.clients if certificates else None, at_once)
     try:
         await replica.start()
         gc.collect()
@@ -196,16 +214,20 @@ def _renew(certificates: Certificates | None) -> None:
 
 
 async def _listen(
-    factory: ApiServer, config: ClusterConfig, replica_id: ProcessId, tls: ssl.SSLContext | None
+    factory: ApiServer, config: ClusterConfig, replica_id: ProcessId, tls: ssl.SSLContext | None, at_once: int
 ) -> asyncio.Server:
     me = config.replica(replica_id)
     seconds = HANDSHAKE_SECONDS if tls else None
     try:
-        return await asyncio.get_running_loop().create_server(
-            factory, me.host, me.http_port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=seconds
+        server = await asyncio.get_running_loop().create_server(
+            factory, me.host, me.http_port, backlog=at_once, ssl=tls, ssl_handshake_timeout=seconds
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             user = port_user(me.host, me.http_port)
             raise PortBusy(f"HTTP port {me.http_port} on {me.host} is in use by {user}") from None
         raise ConfigError(f"HTTP port {me.http_port} on {me.host}: {error.strerror}") from None
+    for listening in server.sockets:
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(BACKLOG)
+    return server

@@ -31,8 +31,10 @@ class Setting(NamedTuple):
 
 
 def resolved(config: ClusterConfig, environment: Mapping[str, str], flags: Sequence[str]) -> ClusterConfig:
-    """The configuration with what environment and flags (NAME=VALUE) say of it. ConfigError names who is wrong."""
-    for source, (name, value) in given(environment, flags).items():
+    """The configuration with what environment and flags (NAME=VALUE) say of it. ConfigError names who is wrong: who
+    says what is none, or all, with the setting, for whether they fit one another is known when all have said theirs."""
+    told = given(environment, flags)
+    for source, (name, value) in told.items():
         part, _, field = name.partition(".")
         wanted = next(f.type for f in msgspec.structs.fields(OWN[part]) if f.name == field)
         try:
@@ -42,7 +44,8 @@ def resolved(config: ClusterConfig, environment: Mapping[str, str], flags: Seque
         except msgspec.ValidationError as error:
             raise ConfigError(f"{source}: {error}") from None
         config = msgspec.structs.replace(config, **{part: changed})
-        check(config, source)
+    if told:
+        check(config, ", ".join(told))
     return config
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from kvstore import cluster
+from tests.kvstore.live import Replica, make_cluster, wait_until
 
 _PROGRAM = """
 import ctypes, sys
@@ -59,3 +66,24 @@ def test_threads_have_no_heaps_of_their_own(how: str, alone: bool) -> None:
     """As it is, a later thread takes the heap of one that has ended, if that has quite ended: two, or more."""
     found = subprocess.run([sys.executable, "-c", _THREAD, how], capture_output=True, text=True, check=True)
     assert (found.stdout.count("<heap nr=") == 1) is alone
+
+
+def test_more_clients_than_files_may_be_open_shut_nobody_out(tmp_path: Path) -> None:
+    """Their connections stay open and say nothing. The limit is the process's own, as a shell's `ulimit -n` sets it."""
+    made = make_cluster(tmp_path, 1, 1, "white_box")
+    replica, served = made.replica(0), Replica(made.replica(0).host, made.replica(0).http_port)
+    command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(tmp_path), "--replica", "0"]
+    with (
+        open(tmp_path / "log", "wb") as log,
+        subprocess.Popen(["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *command], stderr=log) as process,
+        contextlib.ExitStack() as opened,
+    ):
+        opened.callback(process.kill)
+        wait_until(lambda: cluster.is_ready(replica))
+        for _ in range(300):
+            opened.enter_context(socket.create_connection((replica.host, replica.http_port), timeout=60))
+        wait_until(lambda: cluster.is_ready(replica))
+        assert served("PUT", "/v1/kv/a", b"1").status == 200
+    events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert "fewer connections than connections_max: few files may be open" in events
+    assert not [event for event in events if "out of system resource" in event]

@@ -56,6 +56,16 @@ def test_whoever_is_wrong_is_named(environment: dict[str, str], flags: list[str]
         resolved(MADE, environment, flags)
 
 
+def test_what_fits_together_may_be_said_in_any_order() -> None:
+    """Each by itself would not fit the defaults of the other."""
+    lower = {"KVSTORE_LIMITS_BUFFER_BYTES_MAX": "4194304", "KVSTORE_LIMITS_COMMIT_BYTES": "1048576"}
+    assert resolved(MADE, lower, []).limits.buffer_bytes_max == 4_194_304
+    higher = ["limits.disk_stop_bytes=134217728", "limits.disk_full_bytes=268435456"]
+    assert resolved(MADE, {}, higher).limits.disk_stop_bytes == 134_217_728
+    with pytest.raises(ConfigError, match=r"^KVSTORE_LIMITS_BUFFER_BYTES_MAX, --set log.admin: limits.commit_bytes:"):
+        resolved(MADE, {"KVSTORE_LIMITS_BUFFER_BYTES_MAX": "4194304"}, ["log.admin=false"])
+
+
 def test_variables_of_others_are_nobodys_business() -> None:
     assert resolved(MADE, {"KVSTORE_SERVICE_HOST": "10.0.0.1", "KVSTORE_TOKEN": "x", "HOME": "/"}, []) == MADE
 
