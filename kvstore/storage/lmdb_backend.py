@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator
@@ -67,6 +68,7 @@ _RETIRED = (b"past", b"past-order")
 """Where formats 5 and 6 kept what was overwritten."""
 _DATABASES_MAX = 15
 _READERS_MAX = 32
+_PROBE_BYTES = 1 << 20
 
 
 class LmdbBackend:
@@ -239,9 +241,22 @@ class LmdbBackend:
                 except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
                     raise self._damaged(error) from None
                 except lmdb.Error as error:
-                    full = isinstance(error, lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
-                    kind = NoSpace if full else StorageError
-                    raise kind(f"{self.name}: the commit failed, nothing was changed: {error}") from None
+                    failed = f"{self.name}: the commit failed, nothing was changed: {error}"
+                    if self._is_full(error):
+                        raise NoSpace(f"{failed}: no room is left on the disk") from None
+                    raise StorageError(failed) from None
+
+    def _is_full(self, error: lmdb.Error) -> bool:
+        """Whether a commit has failed for want of room. Where a part of what it writes at once still fits, LMDB takes
+        that for an error of the device (mdb.c, `mdb_page_flush`: a short write); then no room is left for anything."""
+        if os.strerror(errno.EIO) not in str(error):
+            return isinstance(error, lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
+        try:
+            with tempfile.TemporaryFile(dir=self.name) as probe:
+                os.posix_fallocate(probe.fileno(), 0, _PROBE_BYTES)
+        except OSError as problem:
+            return problem.errno in NO_ROOM
+        return False
 
     def _apply(self, changes: Changes) -> None:
         with self._env.begin(write=True) as transaction:

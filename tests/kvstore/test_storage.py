@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import random
+import resource
 import struct
 import threading
 import timeit
 from itertools import product
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import lmdb
 import pytest
@@ -366,6 +367,29 @@ def test_a_failed_commit_can_be_repeated(tmp_path, monkeypatch, error):
     store.thawed()
     assert store.get(b"k").value == b"v" and store.position == 1
     store.close()
+
+
+def test_a_commit_of_which_a_part_found_room_can_be_repeated(tmp_path, monkeypatch):
+    """LMDB calls that an error of the device; where there is room it is one."""
+    backend = LmdbBackend(tmp_path, durability="os")
+    changes = Changes({DATA: {b"k%03d" % i: bytes(3000) for i in range(100)}}, b"")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with monkeypatch.context() as patch:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(tmp_path / "data.mdb") + 100_000, limits[1]))
+        try:
+            with pytest.raises(StorageError, match=os.strerror(errno.EIO)) as raised:
+                backend.apply(changes)
+            assert not isinstance(raised.value, NoSpace)
+            patch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+            with pytest.raises(NoSpace, match=os.strerror(errno.EIO)):
+                backend.apply(changes)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert backend.last(DATA) is None
+    backend.apply(changes)
+    backend.refresh()
+    assert backend.last(DATA) == b"k099"
+    backend.close()
 
 
 def test_an_environment_is_not_closed_under_a_commit(tmp_path):
