@@ -11,7 +11,6 @@ which its peers know it. `ca.key` lies there only if `kvstore certs` made the au
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, in_shell
+from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, in_shell, write_atomically
 from multicast.runtime.tls import Tls, process_name
 from multicast.types import ProcessId
 
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 AUTHORITY = "ca.pem"
 AUTHORITY_KEY = "ca.key"
+SECRET = 0o600
+"""A key is readable by its owner only."""
 VALID_DAYS = 825
 """Of a replica's certificate: what browsers accept at most."""
 
@@ -63,7 +64,8 @@ class Certificates:
                 self.clients.load_cert_chain(*self._files)
             self.expires = _end_of(certificate)
         except (ssl.SSLError, OSError) as error:
-            raise ConfigError(f"{certificate} and {key.name}, or {AUTHORITY}: {error}") from None
+            remedy = f"`kvstore certs {in_shell(directory)} --renew` makes others, where {AUTHORITY_KEY} lies"
+            raise ConfigError(f"{certificate} and {key.name}, or {AUTHORITY}: {error}; {remedy}") from None
 
     def renew(self) -> str:
         """Read the certificate again; why it cannot be used, and then the one before stays. Empty: it is in use."""
@@ -121,17 +123,15 @@ def make(
     elif not authority_files[0].is_file():
         authority = trustme.CA(organization_name=f"kvstore cluster {config.cluster_id}, for development")
         where.mkdir(parents=True, exist_ok=True)
-        _write_secret(authority_files[1], authority.private_key_pem.bytes())
-        authority_files[0].write_bytes(authority.cert_pem.bytes())
+        write_atomically(authority_files[1], authority.private_key_pem.bytes(), SECRET)
+        write_atomically(authority_files[0], authority.cert_pem.bytes())
         say(f"{authority_files[0]}: a new authority; give this file to clients, and {AUTHORITY_KEY} to nobody")
     for replica in wanted:
         until = datetime.now(UTC) + timedelta(days=VALID_DAYS)
         made = authority.issue_cert(*names_of(config, replica), not_after=until)
         certificate, key = files_of(where, replica.id)
-        _write_secret(key, made.private_key_pem.bytes())
-        beside = certificate.with_suffix(".new")
-        beside.write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
-        os.replace(beside, certificate)
+        write_atomically(key, made.private_key_pem.bytes(), SECRET)
+        write_atomically(certificate, b"".join(pem.bytes() for pem in made.cert_chain_pems))
         say(f"{certificate}: until {until:%Y-%m-%d}, for {', '.join(names_of(config, replica))}")
     if not wanted:
         say(f"{where}: every replica has a certificate")
@@ -166,8 +166,8 @@ def bring(directory: Path, to: Path, config: ClusterConfig, replica: ReplicaConf
             there.mkdir(parents=True, exist_ok=True)
             certificate, key = files_of(there, replica.id)
             for path in (there / AUTHORITY, certificate):
-                path.write_bytes((where / path.name).read_bytes())
-            _write_secret(key, (where / key.name).read_bytes())
+                write_atomically(path, (where / path.name).read_bytes())
+            write_atomically(key, (where / key.name).read_bytes(), SECRET)
             say(f"{there}: {AUTHORITY}, {certificate.name} and {key.name}, from {where}")
     Certificates(to, config, replica)
 
@@ -198,13 +198,3 @@ def _are_for(where: Path, config: ClusterConfig, replica: ReplicaConfig) -> bool
 def names_of(config: ClusterConfig, replica: ReplicaConfig) -> list[str]:
     """For what its certificate is."""
     return [*dict.fromkeys([replica.address, replica.host]), process_name(replica.id, config.cluster)]
-
-
-def _write_secret(path: Path, data: bytes) -> None:
-    """Readable by its owner only, from the first byte on."""
-    beside = path.with_suffix(".new")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-    os.replace(beside, path)

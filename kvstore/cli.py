@@ -180,9 +180,11 @@ def certs_command(
     """Make what is missing of a cluster's certificates: for development, an authority, too; and for each replica.
 
     A running replica reads its certificate again at SIGHUP. In production your own authority signs: see README."""
-    from kvstore import certificates, config
+    from kvstore import certificates, changing, config
 
-    made = certificates.make(directory, config.load(directory), beside(output), renew)
+    known = config.load(directory)
+    with changing.alone(directory):
+        made = certificates.make(directory, known, beside(output), renew)
     if output is Output.json:
         print_json({"made": made})
 

@@ -31,6 +31,7 @@ from kvstore.console import ERROR_PREFIX
 from kvstore.identity import claim
 from kvstore.limits import Limits
 from kvstore.process import Handle, PortBusy, check_port, is_here, running
+from kvstore.settings import resolved
 from multicast.types import ProcessId
 
 LOG_FILE = "log"
@@ -340,6 +341,7 @@ def _restart(
         late = [r.id for r in others if not _becomes_ready(r)]
         if late:
             raise ClusterError(f"replica {replica.id} stays as it is: replica {late[0]} of its shard is not ready")
+        _check_own(directory, config, replica)
         try:
             down(directory, say, [replica.id])
             done.append(start(directory, config, replica, insecure=insecure))
@@ -353,6 +355,16 @@ def _restart(
         if problems:
             raise ClusterError(problems[0])
     return done
+
+
+def _check_own(directory: Path, config: ClusterConfig, replica: ReplicaConfig) -> None:
+    """ConfigError if it would refuse to start again with its settings and certificates: then it is not to be ended."""
+    try:
+        resolved(config, os.environ, ())
+        if config.tls:
+            certificates.Certificates(directory, config, replica)
+    except ConfigError as error:
+        raise ConfigError(f"replica {replica.id} stays as it is: {error}") from None
 
 
 def _comes_up(directory: Path, replica: ReplicaConfig) -> bool:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -404,11 +405,13 @@ def json_text(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Durable on return; a reader sees the old content or the new. OSError names the file; nothing stays beside it."""
+def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Durable on return; a reader sees the old content or the new. OSError names the file; nothing stays beside it.
+    mode: of the file, from its first byte on, less what the process's umask takes away."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with open(beside, "wb") as file:
+        beside.unlink(missing_ok=True)
+        with open(beside, "wb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -76,6 +76,8 @@ def test_of_two_commands_at_a_time_the_second_changes_nothing_and_says_who_is_fi
                 asked()
         status, said = command("cluster", "remove-replica", str(directory), "2")
         assert status == 1 and f"another command (process {first.pid}) is changing this cluster" in said, said
+        status, said = command("certs", str(directory), "--renew")
+        assert status == 1 and f"another command (process {first.pid}) is changing this cluster" in said, said
     finally:
         first.kill()  # the kernel takes its lock back
         first.communicate()

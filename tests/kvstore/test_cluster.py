@@ -282,6 +282,18 @@ def test_what_an_interrupted_restart_has_stopped_runs_again(stopped_afterwards: 
     assert statuses(stopped_afterwards)[0].pid != before
 
 
+def test_a_restart_ends_no_replica_that_would_refuse_to_start_again(
+    stopped_afterwards: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_cluster(stopped_afterwards, 1, 1, "skeen")
+    (one,) = cluster.up(stopped_afterwards, said.append)
+    monkeypatch.setenv("KVSTORE_LIMITS_HISTORY_MS", "many")
+    with pytest.raises(ConfigError, match="replica 0 stays as it is: KVSTORE_LIMITS_HISTORY_MS"):
+        cluster.restart(stopped_afterwards, said.append)
+    assert one.process.poll() is None and cluster.is_ready(made.replica(0))
+    cluster.stop_started(stopped_afterwards, [one], said.append)
+
+
 def test_two_processes_never_serve_one_replica(stopped_afterwards: Path, said: list[str]) -> None:
     directory = stopped_afterwards
     make_cluster(directory, 1, 1, "skeen")

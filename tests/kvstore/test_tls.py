@@ -223,6 +223,17 @@ def test_a_certificate_that_no_peer_would_accept_is_refused_where_it_lies(tmp_pa
     assert certificates.Certificates(tmp_path, made, made.replicas[0]).renew() == ""
 
 
+def test_a_replica_whose_certificate_and_key_do_not_fit_is_not_ended_to_start_it_again(tmp_path: Path) -> None:
+    """As it is where `kvstore certs --renew` was killed between the two."""
+    made = a_cluster(tmp_path)
+    _, key = certificates.files_of(tmp_path / made.tls, 0)
+    key.write_bytes(trustme.CA().private_key_pem.bytes())
+    with pytest.raises(config.ConfigError, match=r"replica 0 stays as it is: .*mismatch.*`kvstore certs .* --renew`"):
+        cluster.restart(tmp_path, lambda _: None, only=[0])
+    certificates.make(tmp_path, made, lambda _: None, renew=True)
+    assert certificates.Certificates(tmp_path, made, made.replicas[0]).renew() == ""
+
+
 def test_an_authority_can_be_followed_by_another_without_a_restart(tmp_path: Path) -> None:
     made = a_cluster(tmp_path)
     running = certificates.Certificates(tmp_path, made, made.replicas[0])
