@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
         reading = self._reading
         if self._lingering or (reading and not reading.undecided):  # nobody waits, or a body that never ends
-            self._transport.close()
+            self._close()
         return self._transport.can_write_eof()  # with TLS there is no half of a connection
 
     def pause_writing(self) -> None:
@@ -254,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last |= call.head.expects_continue
         if self._last or not self._reader.skip():
             if call.response is not None and self._linger is None:
-                self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+                self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._close)
             return False
         if self._linger is not None:
             self._linger.cancel()
@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._lingering:
             return
         if not (self._broken or self._reader.inside_body or self._reader.unread_bytes):
-            self._transport.close()
+            self._close()
             return
         self._lingering = True
         if self._transport.can_write_eof():
@@ -300,7 +300,13 @@ class Connection(asyncio.BufferedProtocol):
                 return
         self._transport.resume_reading()
         if self._linger is None:
-            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+            self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._close)
+
+    def _close(self) -> None:
+        """Once. At the second time a transport of TLS lets go of what it is asked for later, to the loss of the connection,
+        and each such question fails (`asyncio.sslproto`)."""
+        if not self._transport.is_closing():
+            self._transport.close()
 
     # -- the server's side --------------------------------------------------------------------------------------------
 
@@ -332,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         late = self._head_since and self._head_since <= now - HEAD_SECONDS
         if not self._calls and (late or self.used_at <= now - IDLE_SECONDS):
-            self._transport.close()
+            self._close()
 
     def finish(self) -> None:
         """Take no further request."""

@@ -66,6 +66,9 @@ class Transport(asyncio.Transport):
     def write_eof(self) -> None:
         self.ended = True
 
+    def is_closing(self) -> bool:
+        return self.closed
+
     def close(self) -> None:
         self.closed = True
 

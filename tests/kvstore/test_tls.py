@@ -274,3 +274,16 @@ def test_why_a_replica_cannot_be_heard_is_said(secured: Path, monkeypatch: pytes
     cluster.wait_ready(secured, known, [], problems, lambda _: None)
     (problem,) = problems
     assert "certificate is not valid for 'localhost'" in problem
+
+
+def test_a_client_that_ends_its_side_while_its_last_answer_is_on_its_way_fails_nothing(secured: Path) -> None:
+    """Without the farewell of TLS, as some programs do."""
+    replica = config.load(secured).replicas[0]
+    for _ in range(10):
+        with secure_connection(secured, replica.http_port) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+    log = (config.replica_directory(secured, 0) / cluster.LOG_FILE).read_text()
+    assert "Traceback" not in log, log
