@@ -172,7 +172,7 @@ def cluster_status(target: Where, output: OutputOption = Output.text) -> int:
         say(table([STATUS_HEADINGS, *rows]))
         for replica in replicas:
             if replica.why:
-                remark(f"replica {replica.id} is not ready: {replica.why}")
+                remark(f"replica {replica.id} is {replica.state}: {replica.why}")
     return _status_of(replicas)
 
 

@@ -25,7 +25,7 @@ _NO_ANSWER = (OSError, *MALFORMED, KeyError, TypeError)
 class ReplicaStatus(msgspec.Struct):
     """One line of `kvstore cluster status`. pid: of the process on this machine. state: "ready", "not ready", "not
     answering", "denied" (it wants a token, or another one), or "down": it is known that no process runs. why: it is not
-    ready, as it says itself."""
+    ready, as it says itself; or it does not answer."""
 
     id: int
     shard: int
@@ -116,23 +116,29 @@ def _local(directory: Path, config: ClusterConfig, replica_id: int) -> ReplicaSt
     line = _asked(config.cluster_id, ReplicaStatus(replica_id, replica.shard, replica.url, pid, "down", "", None))
     if line.state == "down" and (pid is not None or not is_here(replica.host)):
         line.state = "not answering"
+    line.why = "" if line.state == "down" else line.why
     return line
 
 
 def _asked(cluster_id: str, line: ReplicaStatus) -> ReplicaStatus:
-    with contextlib.suppress(*_NO_ANSWER):
+    line.why = "it is no replica of this cluster that answers there"
+    try:
         status, body = fetch(f"{line.url}/v1/cluster")
         if status in (401, 403):
-            line.state = "denied"
+            line.state, line.why = "denied", ""
             return line
         answer = msgspec.json.decode(body)
         if answer["cluster_id"] == cluster_id and answer["self"] == line.id:
-            line.details = answer["replica"]
+            line.details, line.why = answer["replica"], ""
             line.state = "ready" if line.details["ready"] else "not ready"
             line.role, line.position = line.details["role"], line.details["position"]
             if line.state == "not ready":
                 status, body = fetch(f"{line.url}/readyz")
                 line.why = "" if status == 200 else said(body)
+    except OSError as error:
+        line.why = str(error)
+    except _NO_ANSWER:
+        pass
     return line
 
 

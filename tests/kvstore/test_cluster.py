@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -217,6 +218,15 @@ def test_status_says_why_a_replica_is_not_ready(
     assert cluster_status(str(tmp_path)) == 1
     printed = capsys.readouterr()
     assert " 48M " in printed.out and printed.err == "replica 0 is not ready: its disk is full\n"
+    monkeypatch.setattr("kvstore.status.running", lambda _: 7)
+    monkeypatch.setattr("kvstore.status.fetch", Mock(side_effect=OSError("its certificate is not trusted")))
+    assert cluster_status(str(tmp_path)) == 1
+    assert capsys.readouterr().err == "replica 0 is not answering: its certificate is not trusted\n"
+    monkeypatch.setattr("kvstore.status.fetch", Mock(return_value=(200, b"<html>")))
+    assert cluster_status(str(tmp_path)) == 1
+    assert capsys.readouterr().err.startswith("replica 0 is not answering: it is no replica of this cluster that")
+    monkeypatch.setattr("kvstore.status.running", lambda _: None)
+    assert cluster_status(str(tmp_path)) == 1 and capsys.readouterr().err == ""
 
 
 def test_of_a_replica_whose_log_is_gone_the_exit_status_is_told(tmp_path: Path) -> None:
