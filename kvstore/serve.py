@@ -106,6 +106,8 @@ def within(config: ClusterConfig, files_max: int) -> tuple[ClusterConfig, int]:
     """The configuration with no more connections than a process may have that may open so many files, and how many of
     those that wait at the port it may take at once: the event loop takes them before the limit sees one, and where no
     file can be opened any more neither peers nor the disk are reached."""
+    if files_max == resource.RLIM_INFINITY:
+        return config, BACKLOG
     at_once = min(BACKLOG, files_max // 8)
     room = max(files_max - 3 * at_once - OPEN_FILES - 2 * len(config.replicas), at_once)
     if room >= config.limits.connections_max:

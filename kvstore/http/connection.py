@@ -303,8 +303,8 @@ class Connection(asyncio.BufferedProtocol):
             self._linger = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._close)
 
     def _close(self) -> None:
-        """Once. At the second time a transport of TLS lets go of what it asks whatever it is asked then, until the
-        connection is lost: each question fails (`asyncio.sslproto`)."""
+        """Once: closed twice, a transport of TLS fails at whatever it is asked until the connection is lost
+        (`asyncio.sslproto`)."""
         if not self._transport.is_closing():
             self._transport.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import resource
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvstore import cluster
+from kvstore.serve import BACKLOG, within
 from tests.kvstore.live import Replica, make_cluster, wait_until
 
 _PROGRAM = """
@@ -87,3 +89,10 @@ def test_more_clients_than_files_may_be_open_shut_nobody_out(tmp_path: Path) -> 
     events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]
     assert "fewer connections than connections_max: few files may be open" in events
     assert not [event for event in events if "out of system resource" in event]
+
+
+def test_who_may_open_any_number_of_files_has_as_many_clients_as_is_said(tmp_path: Path) -> None:
+    config = make_cluster(tmp_path, 1, 1, "white_box")
+    assert within(config, resource.RLIM_INFINITY) == (config, BACKLOG)
+    assert within(config, 1 << 20) == (config, BACKLOG)
+    assert within(config, 256)[0].limits.connections_max < config.limits.connections_max
