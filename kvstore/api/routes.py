@@ -132,7 +132,7 @@ _SCAN = (
 _ACCESS = {
     **dict.fromkeys(("get", "put", "delete", "scan", "delete_range", "txn", "watch"), "data"),
     **dict.fromkeys(("grant_lease", "lease", "renew_lease", "revoke_lease"), "lease"),
-    **dict.fromkeys(("cluster", "members", "shards", "limits", "openapi"), "token"),
+    **dict.fromkeys(("outcome", "cluster", "members", "shards", "limits", "openapi"), "token"),
     **dict.fromkeys(("livez", "readyz", "founding", "docs"), "open"),
     "metrics": "monitor",
 }
