@@ -56,6 +56,7 @@ from client_sdk.observing import Observed, OnDone
 from client_sdk.requests import ARGUMENTS, Answer, Request, positive_seconds
 from client_sdk.routing import ClusterView, Router
 from kvstore.api.answers import MalformedAnswer
+from kvstore.api.cluster import LimitsJson
 from kvstore.api.events import ENDED, LAGGED, Event
 from kvstore.api.problem import UNKNOWN, parse_problem
 from kvstore.api.rights import id_of
@@ -296,8 +297,8 @@ class Attempts:
         request = call.request
         remaining = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
         told = min(self._attempt_timeout, remaining)
-        told_max_ms = self._router.view.timeout_max_ms if self._router.view else int(told * 1000)
-        told_ms = max(1, min(int(told * 1000), told_max_ms))
+        told_max_ms = self._router.view.timeout_max_ms if self._router.view else LimitsJson().timeout_max_ms
+        told_ms = max(1, int(min(told * 1000, told_max_ms)))
         fields = f"{request.fields}{self._fields}X-Timeout-Ms: {told_ms}\r\n"
         seconds = min(told + ANSWER_GRACE_SECONDS, remaining)
         exchange = self._connections.exchange

@@ -463,6 +463,14 @@ async def test_every_call_ends_at_its_deadline(fault: str) -> None:
         assert all(isinstance(one, Unavailable | OutcomeUnknown) for one in ended), ended
 
 
+async def test_who_waits_for_ever_may_say_so() -> None:
+    for_ever = float("inf")
+    async with FakeCluster() as cluster, client(cluster, timeout=for_ever, attempt_timeout=for_ever) as store:
+        assert await store.get("a") is None
+        store.attempts._router.view = None
+        assert await store.get("a") is None
+
+
 # --- interactive transactions ---
 
 
