@@ -36,7 +36,7 @@ def prune(
     oldest = time.time() - keep_days * DAY_SECONDS if keep_days is not None else 0.0
     count = 0
     for touched, path, size in sorted(found):
-        if touched >= oldest and (keep_bytes is None or left <= keep_bytes):
+        if not touched < oldest and (keep_bytes is None or left <= keep_bytes):  # of no number of days all stays
             break
         if not SEGMENT_NAME.fullmatch(path.name) or _is_held(directory, path):
             continue

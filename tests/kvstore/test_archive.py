@@ -46,6 +46,7 @@ def left(directory: Path) -> dict[str, list[int]]:
     ("keep_bytes", "keep_days", "expected"),
     [
         (None, None, {"0": [0, 1, 2, 3, 4], "1": [0, 1, 2, 3, 4]}),
+        (None, float("nan"), {"0": [0, 1, 2, 3, 4], "1": [0, 1, 2, 3, 4]}),
         (7 * SIZE, None, {"0": [1, 2, 3, 4], "1": [2, 3, 4]}),
         (None, 1.5, {"0": [3, 4], "1": [2, 3, 4]}),
         (4 * SIZE, 1.5, {"0": [3, 4], "1": [2, 4]}),
