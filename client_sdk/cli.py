@@ -378,6 +378,8 @@ def _look_for_anyone(urls: Sequence[str]) -> None:
             return
         except (ConnectionRefusedError, socket.gaierror) as error:
             why = error.strerror
+        except UnicodeError:
+            why = "no host has such a name"
         except OSError:
             return
     raise UserError(f"nobody listens at {', '.join(urls)}: {why}")

@@ -98,6 +98,8 @@ def fetch(
             problem = f"its certificate is not trusted: {error.reason.verify_message}"
             raise OSError(f"{problem}; its authority: KVSTORE_CA, or --ca FILE before the command") from None
         raise error.reason if isinstance(error.reason, OSError) else error from None
+    except UnicodeError:
+        raise OSError(f"{asked.host}: no host has such a name") from None
 
 
 def said(answer: bytes) -> str:

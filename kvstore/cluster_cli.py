@@ -249,6 +249,12 @@ def cluster_replace_replica(
     tell(output, started.replica, f"replica {replica} runs at {started.replica.url}")
 
 
+def _ports(peer_port: int, http_port: int) -> tuple[int, int] | None:
+    if bool(peer_port) != bool(http_port):
+        raise typer.BadParameter("give both of them, or none", param_hint="--peer-port and --http-port")
+    return (peer_port, http_port) if peer_port else None
+
+
 @cluster_app.command("add-replica")
 def cluster_add_replica(
     directory: Directory,
@@ -263,7 +269,7 @@ def cluster_add_replica(
     """Add a replica to a shard that goes on meanwhile, and start it here; it runs on."""
     from kvstore.growing import add_replica
 
-    ports = (peer_port, http_port) if peer_port and http_port else None
+    ports = _ports(peer_port, http_port)
     started = add_replica(directory, shard, host, advertise, ports, beside(output), insecure)
     tell(output, started.replica, f"replica {started.replica.id} belongs to shard {shard}")
 
@@ -284,7 +290,7 @@ def cluster_add_shard(
     from kvstore.config import in_shell
     from kvstore.growing import add_shard
 
-    ports = (peer_port, http_port) if peer_port and http_port else None
+    ports = _ports(peer_port, http_port)
     shard, started = add_shard(directory, replicas, host, advertise, ports, beside(output), insecure, even)
     command = f"kvstore cluster move-slots {in_shell(directory)} --from S --to {shard} --slots ..."
     text = f"shard {shard} has no slots yet: {command}"

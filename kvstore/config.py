@@ -222,7 +222,7 @@ def new_cluster(
     if names:
         try:
             addresses = [names.format(id=i, shard=i // replicas, member=i % replicas) for i in range(count)]
-        except (LookupError, ValueError):
+        except (LookupError, ValueError, AttributeError):
             raise ConfigError(f"names: {{id}}, {{shard}} and {{member}} may stand in them, not {names!r}") from None
     config = ClusterConfig(
         format=FORMAT,

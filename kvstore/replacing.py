@@ -35,6 +35,7 @@ from kvstore.cluster import (
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig
 from kvstore.process import Handle, is_here, running
 from kvstore.status import described, foreign
+from multicast.runtime.disk import make_directory
 from multicast.types import ProcessId
 
 TELL_SECONDS = 10.0
@@ -79,6 +80,8 @@ def _replace_replica(
     _check_others(directory, before, old)
     runs = any(running(config.replica_directory(one, replica_id)) for one in (directory, to))
     check_ports(new, (old.peer_port, old.http_port) if runs else ())
+    if to != directory:
+        _make_place(to, before)
     if after.tls:
         certificates.bring(directory, to, after, new, say)
     changing.replace(directory, before, after)
@@ -90,7 +93,6 @@ def _replace_replica(
     _put_away(config.replica_directory(directory, replica_id), new.since, say)
     if to != directory:
         _put_away(config.replica_directory(to, replica_id), new.since, say)
-        to.mkdir(parents=True, exist_ok=True)
         config.save(to, after)
     started = start(to, after, new, lost_disk=True, insecure=insecure)
     problems: list[str] = []
@@ -119,6 +121,17 @@ def _check_others(directory: Path, known: ClusterConfig, old: ReplicaConfig) -> 
                 f"{directory / config.CLUSTER_FILE} does not have replica {missing}, which belongs to shard {old.shard}"
                 ": copy that file from the machine where it was added; nothing was changed"
             )
+
+
+def _make_place(to: Path, known: ClusterConfig) -> None:
+    """The directory of the cluster on the new one's machine, with what can be written there before the old one ends.
+    ConfigError: it is another cluster's, whose replica of this id would be ended."""
+    there = (to / config.CLUSTER_FILE).exists()
+    if there and (other := config.load(to).cluster_id) != known.cluster_id:
+        raise ConfigError(f"{to} is of cluster {other}, not of {known.cluster_id}; nothing was changed")
+    make_directory(str((to / "replicas").absolute()))
+    if not there:
+        config.save(to, known)
 
 
 def _put_away(home: Path, since: int, say: Callable[[str], None]) -> None:

@@ -130,6 +130,14 @@ def test_what_was_changed_since_it_was_read_is_not_written_over(directory: Path)
     assert config.load(directory) == before
 
 
+@pytest.mark.parametrize("asked", [["add-replica", "0"], ["add-shard"]])
+def test_a_port_that_is_said_is_not_passed_over(directory: Path, asked: list[str]) -> None:
+    before = (directory / config.CLUSTER_FILE).read_bytes()
+    status, said = command("cluster", asked[0], str(directory), *asked[1:], "--peer-port", "7999")
+    assert status == 1 and "--peer-port and --http-port: give both of them, or none" in said
+    assert (directory / config.CLUSTER_FILE).read_bytes() == before
+
+
 def test_a_full_disk_is_named_with_the_file_and_nothing_is_left(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

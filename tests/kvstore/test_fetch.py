@@ -15,7 +15,7 @@ import pytest
 from kvstore import cli, growing
 from kvstore.api.cluster import ReplicaJson, ShardJson
 from kvstore.backup import take
-from kvstore.cluster import ClusterError, fetch, is_ready
+from kvstore.cluster import ClusterError, fetch, is_ready, why_not_ready
 from kvstore.config import load
 from kvstore.identity import create
 from kvstore.status import statuses
@@ -135,3 +135,9 @@ def test_what_is_no_token_is_called_so(
         cli.main(["--token-file", str(tmp_path / "token"), "cluster", "status", str(tmp_path)])
     told = capsys.readouterr().err
     assert ended.value.code == 1 and told == "error: token: not a token, as `kvstore token create` prints one\n"
+
+
+def test_whose_name_no_host_can_have_does_not_answer(tmp_path: Path) -> None:
+    made = make_cluster(tmp_path, 1, 1, "white_box")
+    named = msgspec.structs.replace(made.replicas[0], advertise="a..b")
+    assert why_not_ready(named) == f"a..b:{named.http_port}: no host has such a name"

@@ -264,6 +264,22 @@ def test_what_the_new_one_needs_is_looked_for_before_the_old_one_is_ended(
     assert config.load(directory) == made and (directory / "replicas" / "0").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("place", "says"), [("other", "is of cluster .*; nothing was changed"), ("file", "Not a dir|File ex")]
+)
+def test_where_the_new_one_cannot_be_the_old_one_stays_and_so_do_others(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, says: str
+) -> None:
+    """Another cluster's directory, by mistake: its replica of that id would be ended, and its file overwritten."""
+    made, other = make_cluster(directory, 1, 3, "white_box"), make_cluster(tmp_path / "other", 1, 3, "white_box")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(replacing, "is_ready", lambda _: True)
+    with pytest.raises((ConfigError, OSError), match=says):
+        replacing.replace_replica(directory, 0, {}, tmp_path / place, str)
+    assert config.load(directory) == made and (directory / "replicas" / "0").is_dir()
+    assert config.load(tmp_path / "other") == other and (tmp_path / "other" / "replicas" / "0").is_dir()
+
+
 def test_the_ports_of_the_new_one_are_looked_at_before_the_old_one_is_ended(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,5 +79,6 @@ def test_a_replica_is_called_by_its_id_or_its_name() -> None:
     for name in ("kv-1", "kv-1-3", "localhost"):
         with pytest.raises(ConfigError, match="is the address of 0 replicas; they have kv-0-0"):
             named.named(name)
-    with pytest.raises(ConfigError, match=r"names: \{id\}, \{shard\} and \{member\} may stand in them"):
-        config.new_cluster(shards=1, replicas=3, protocol="white_box", cluster_id="0" * 32, names="kv-{index}")
+    for names in ("kv-{index}", "kv-{shard.member}"):
+        with pytest.raises(ConfigError, match=r"names: \{id\}, \{shard\} and \{member\} may stand in them"):
+            config.new_cluster(shards=1, replicas=3, protocol="white_box", cluster_id="0" * 32, names=names)

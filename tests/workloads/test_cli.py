@@ -421,6 +421,8 @@ def test_nobody_there_is_status_1(alone: Shell) -> None:
         for target in (f"http://127.0.0.1:{port}", f"127.0.0.1:{port}"):
             said = error_of(alone("get", "k", "--cluster", target, "--timeout", "100"))
             assert said == f"error: nobody listens at http://127.0.0.1:{port}: Connection refused\n"
+    said = error_of(alone("get", "k", "--cluster", "http://a..b:1", "--timeout", "100"))
+    assert said == "error: nobody listens at http://a..b:1: no host has such a name\n"
 
 
 @pytest.mark.parametrize(
