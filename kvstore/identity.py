@@ -6,7 +6,9 @@ finds what is there to be this replica's own, before anything of it is read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -34,7 +36,8 @@ IDENTITY_FILE = "identity.json"
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """started: the replica has run, so its journal is not empty. lost_disk: it came back without its disk
-    (`serve --lost-disk`) and began a new journal."""
+    (`serve --lost-disk`) and began a new journal. slots: a digest of which shard had which slot at first; empty, as
+    older releases left it: it is taken from what the configuration says next."""
 
     format: int
     cluster_id: str
@@ -43,6 +46,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     protocol: str
     started: bool = True
     lost_disk: bool = False
+    slots: str = ""
 
 
 def create(directory: Path, config: ClusterConfig) -> Path:
@@ -89,10 +93,19 @@ def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_di
                 f"{home} holds the data of {name} {getattr(found, name)}, but {CLUSTER_FILE} says "
                 f"{getattr(own, name)}; nothing in it was changed"
             )
+    if found.started and found.slots not in ("", own.slots):
+        raise ConfigError(
+            f"{home} began with another shard_map than {CLUSTER_FILE} has, and what lies in the shards goes by that:"
+            " put back what was there (`kvstore cluster move-slots` moves slots); nothing in it was changed"
+        )
     if not found.started and own != msgspec.structs.replace(found, started=True):
         write_atomically(path, json_text(msgspec.structs.replace(own, started=False)))  # changed before its first start
     if lost_disk and not found.lost_disk:
-        write_atomically(path, json_text(msgspec.structs.replace(found, started=True, lost_disk=True)))
+        found = msgspec.structs.replace(found, started=True, lost_disk=True, slots=own.slots)
+        write_atomically(path, json_text(found))
+    if not found.slots and found.started:
+        with contextlib.suppress(OSError):  # on a full disk at a later start
+            write_atomically(path, json_text(msgspec.structs.replace(found, slots=own.slots)))
     return home
 
 
@@ -129,6 +142,7 @@ def _identity(config: ClusterConfig, replica_id: ProcessId, started: bool = True
         shard=config.replica(replica_id).shard,
         protocol=config.protocol,
         started=started,
+        slots=blake2b(msgspec.json.encode(config.map().slots), digest_size=16).hexdigest(),
     )
 
 

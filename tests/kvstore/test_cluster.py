@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 from kvstore import cluster, config, identity
+from kvstore.api.shard_map import ShardMap
 from kvstore.cluster import ClusterError
 from kvstore.cluster_cli import cluster_status
 from kvstore.config import ConfigError
@@ -368,6 +369,25 @@ def test_replicas_of_other_machines_are_left_to_them(stopped_afterwards: Path, s
     assert [one.replica.id for one in started] == [0, 1] and said[0] == "of other machines: replica 2 (192.0.2.1)"
     wait_until(lambda: [line.state for line in statuses(stopped_afterwards)] == ["ready", "ready", "not answering"])
     cluster.stop_started(stopped_afterwards, started, said.append)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_whose_slots_were_moved_by_hand_is_refused(tmp_path: Path, older: bool) -> None:
+    """What lies in the shards goes by where slots were at first. older: of a release that did not note that."""
+    made = make_cluster(tmp_path, 2, 1, "white_box")
+    by_hand = msgspec.structs.replace(made, shard_map=ShardMap.even([1, 0]).to_json())
+    identity.claim(tmp_path, by_hand, 0)  # before the first start anything may be changed
+    identity.claim(tmp_path, made, 0)
+    home = config.replica_directory(tmp_path, 0)
+    identity.mark_started(home)
+    if older:
+        noted = msgspec.structs.replace(identity.read(home), slots="")
+        config.write_atomically(home / identity.IDENTITY_FILE, config.json_text(noted))
+        identity.claim(tmp_path, made, 0)
+    before = (home / identity.IDENTITY_FILE).read_bytes()
+    with pytest.raises(ConfigError, match="began with another shard_map than"):
+        identity.claim(tmp_path, by_hand, 0)
+    assert identity.claim(tmp_path, made, 0) == home and (home / identity.IDENTITY_FILE).read_bytes() == before
 
 
 def test_the_directory_of_another_cluster_is_refused_untouched(stopped_afterwards: Path, said: list[str]) -> None:
