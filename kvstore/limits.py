@@ -12,6 +12,7 @@ MIB = 1024 * 1024
 
 class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """connections_max: of clients to one replica; for one more, that which is unused for longest is closed.
+    Fewer, as its log says, where the process may not open files for so many (`ulimit -n`).
     body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503, and
     fewer if they would not be answered in time (`kvstore.http.admission`). in_flight_bytes_max: of the bodies of
     unanswered requests at one replica; more wait. As much again and one body may be arriving: of those beyond 64 KiB
