@@ -28,11 +28,16 @@ anywhere before it was asked, below all that is multicast after its answer.
 A *stale* read needs no p if all of an earlier one is complete here, and was asked for no longer ago than the reader
 allows, by this replica's own steady clock: what was answered before that is seen. So nobody else's clock is trusted,
 and an age is never less than the truth.
+
+What is due is read in turns, each of about TURN_BYTES: all else, heartbeats among it, waits for a turn and not for all
+large reads that have come together. A later turn reads what is complete by then.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
@@ -63,6 +68,9 @@ from multicast.types import ProcessId
 
 Unread = list[tuple[int, Execute]]
 """Reads that must be ordered after all, each with the token of its client."""
+
+TURN_BYTES = 4 << 20
+"""Keys and values that are read before all else has its turn."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -103,6 +111,10 @@ class Reads:
         self._unread = unread
         self._readable: list[tuple[int, Question[_Asked]]] = []
         self._refused: list[tuple[Refused, Question[_Asked]]] = []
+        self._due: OrderedDict[int, _Asked] = OrderedDict()
+        """Of clients by their tokens, of replicas by numbers below 0."""
+        self._numbers = itertools.count(-1, -1)
+        self._room = TURN_BYTES
         self._fresh_at: int | None = None
         self._open = 0
 
@@ -136,11 +148,17 @@ class Reads:
             out.send((sender,), PositionTold(message.number, None))
 
     def _add(self, asked: _Asked, age_us: int | None, now: int, out: ApplicationOutbox) -> None:
+        self._open += 1
         if age_us is None or (self._fresh_at is not None and now - self._fresh_at < age_us):
-            self._serve(asked, out)
+            self._is_due(asked)
+            self._take_turn(out)
         else:
-            self._open += 1
             self.positions.ask(asked)
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for this any longer: it is not read, if it is due and its turn has not come."""
+        if self._due.pop(token, None) is not None:
+            self._open -= 1
 
     # -- when it is fresh ---------------------------------------------------------------------------------------------
 
@@ -160,8 +178,6 @@ class Reads:
         for refused, question in self._refused:
             self._refuse(question, refused, out)
         self._refused.clear()
-        if not self._readable:
-            return
         completed, waiting = self._log.completed, []
         for position, question in self._readable:
             if position > completed:
@@ -170,10 +186,18 @@ class Reads:
                 continue
             self._fresh_at = max(self._fresh_at or 0, question.asked_at)
             self._tell(question, position, out)
-            self._open -= len(question.waiting)
             for asked in question.waiting:
-                self._serve(asked, out)
+                self._is_due(asked)
         self._readable = waiting
+        self._take_turn(out)
+
+    def _is_due(self, asked: _Asked) -> None:
+        self._due[asked.who if type(asked.request) is Execute else next(self._numbers)] = asked
+
+    def _take_turn(self, out: ApplicationOutbox) -> None:
+        while self._due and self._room > 0:
+            self._open -= 1
+            self._serve(self._due.popitem(last=False)[1], out)
 
     def _tell(self, question: Question[_Asked], position: int, out: ApplicationOutbox) -> None:
         """Answer those who have asked for the position alone."""
@@ -216,6 +240,7 @@ class Reads:
         log, plan = self._log, LocalPlan(transaction)
         execution = Execution(self._store, log.version)
         execution.run(plan.course(True))
+        self._room -= execution.read_bytes
         told = execution.told
         result = Result(True, log.version, tuple([result for _, result in told or ()]))
         return Answered(result, False, told is None, self._peers.shard, log.completed, self._store.complete_to)
@@ -232,6 +257,7 @@ class Reads:
         else:
             if not request.whence and denied is None:
                 execution.run(LocalPlan(request.transaction, self._moves.owns).course(True))
+            self._room -= execution.read_bytes
             digest = blake2b(_encode(execution.results), digest_size=16).digest()
         results = None if denied is not None or digest == request.known else execution.told
         attached = any([type(op) is Range and op.lease for op in request.transaction.success])
@@ -248,8 +274,12 @@ class Reads:
         self.positions.end_batch(now, out)
 
     def on_tick(self, now: int, out: ApplicationOutbox) -> int | None:
-        """Give up what takes too long. Returns when to look again."""
+        """Give up what takes too long. The turn is over. Returns when to look again."""
         wake = self.positions.on_tick(now, out)
+        self._take_turn(out)
+        self._room = TURN_BYTES
+        if self._due:
+            wake = now
         if not self._readable and not self._refused:
             return wake
         too_old = [(p, question) for p, question in self._readable if now - question.asked_at >= WAIT_US_MAX]

@@ -243,6 +243,7 @@ class Replica(Application):
 
     def forget(self, token: int) -> None:
         """Nobody waits for the answer to this request any longer. It may have its effect all the same."""
+        self.reads.forget(token)
         self.collects.forget(token)
 
     def on_refused(self, message: AppMessage, reason: str, now: int, out: ApplicationOutbox) -> None:

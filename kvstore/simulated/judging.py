@@ -24,7 +24,7 @@ _GOES: dict[str, tuple[str, ...]] = {
     "Clients": ("_outgoing",),
     "Collects": ("_begun", "_collects", "_in_line", "_under_way", "_unread", "_waiting"),
     "Positions": ("_barrier", "_new", "_open", "_questions", "_unknown"),
-    "Reads": ("_open", "_readable", "_refused"),
+    "Reads": ("_due", "_open", "_readable", "_refused"),
     "Replica": ("_held",),
     "Requests": ("_due",),
     "Signals": ("_doubtful", "_early", "_outgoing"),

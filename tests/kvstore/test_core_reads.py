@@ -8,8 +8,17 @@ import pytest
 
 from kvstore.api.model import Get, Transaction
 from kvstore.api.shard_map import PlacedRun, slot_of
+from kvstore.core import reads
 from kvstore.core.bundles import EMPTY, NO_ID, last_version
-from kvstore.core.messages import Answered, PositionRequest, PositionTold, Refused, ShardState
+from kvstore.core.messages import (
+    Answered,
+    PositionRequest,
+    PositionTold,
+    ReadNow,
+    ReadNowTold,
+    Refused,
+    ShardState,
+)
 from kvstore.core.positions import LEADER_US, WAIT_US_MAX
 from multicast.types import Timestamp
 from tests.kvstore.one_replica import NOW, Bench, key, write
@@ -94,6 +103,25 @@ def test_reads_of_one_batch_are_one_question() -> None:
     (token,) = asked(bench)
     assert len(readable(bench, token, 0)) == 3
     assert asked(bench) == []
+
+
+def test_what_is_due_at_once_is_read_in_turns_and_what_nobody_waits_for_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of clients, and of other replicas."""
+    monkeypatch.setattr(reads, "TURN_BYTES", 2 * len(key(0) + b"v"))
+    bench = leader()
+    bench.deliver(write(key(0)))
+    for _ in range(6):
+        bench.request(read(key(0)), NO_ID)
+    (token,) = asked(bench)
+    assert len(readable(bench, token, 1)) == 2
+    bench.hear(1, ReadNow(7, read(key(0)), None))
+    assert bench.tick() == bench.now, "the turn is over, and the next one is to come at once"
+    bench.replica.forget(bench.tokens)
+    for answered, told, left in ((2, 0, 2), (1, 1, 0)):
+        assert bench.tick() == (bench.now if left else None)
+        assert (len(bench.answers()), len(bench.sent(ReadNowTold)), len(bench.replica.reads)) == (answered, told, left)
 
 
 def test_where_the_protocol_does_not_know_a_barrier_does() -> None:

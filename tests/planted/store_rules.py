@@ -361,6 +361,21 @@ class DetachedInBetween(Reads):
     """A key that was attached for a moment is overlooked by who was told the same before and after."""
 
 
+@rewrite("_take_turn", " and self._room > 0", "")
+class AllInOneTurn(Reads):
+    """All that is due is read at once, and whatever else there is waits for that."""
+
+
+@rewrite("on_tick", "wake = now", "pass")
+class NextTurnComesByChance(Reads):
+    """What is left for the next turn waits until there is something else to do."""
+
+
+@rewrite("forget", "self._due.pop(token, None) is not None", "False")
+class ForgottenIsRead(Reads):
+    """What is due is read though nobody waits for it any longer."""
+
+
 def _core(settings: Settings, *kinds: type) -> list[Planted]:
     return [Planted(kind.__name__, "", core=kind, settings=settings) for kind in kinds]
 
@@ -371,7 +386,7 @@ PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
     *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal, AllPartsAtOnce),
     *_core(TWO_SHARDS, LooksEachTime, InstantsStay, LooksAtAll, SlotBySlot, DetachedInBetween, NothingThereEither),
-    *_core(TWO_SHARDS, FallsAnyhow),
+    *_core(TWO_SHARDS, FallsAnyhow, AllInOneTurn, NextTurnComesByChance, ForgottenIsRead),
     Planted("GoneIsNotDeleted", "", GoneIsNotDeleted, settings=MOVING),
     Planted("AllResultsAtOnce", "", AllResultsAtOnce, settings=TWO_SHARDS),
     Planted("RepeatedIfAllSay", "", core=RepeatedIfAllSay, settings=THREE),
