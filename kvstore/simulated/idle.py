@@ -17,6 +17,7 @@ from kvstore.core.shards import TELL_US
 from kvstore.core.versions import ASKED_AT_ONCE
 from kvstore.simulated.clients import Workload
 from multicast.session import QUEUE_FRAMES_MAX
+from multicast.simulation.endings import clocks_apart_us, waits_us
 from multicast.types import ZERO, ProcessId, Timestamp, new_message_id
 
 WAIT_US = 5_000_000
@@ -25,7 +26,8 @@ _AHEAD_US = 3_600_000_000
 _FOLLOWED = b"followed"
 _ROUND_US, _TOLD_US, _TRIES = 60_000, 300_000, 2
 """So long after the last answer the feed has begun its next round; as long as a change may take to whoever follows, who
-would hear of it without looking for it in HOLD_US of `kvstore.core.changes`; and so often it must take longer."""
+would hear of it without looking for it in HOLD_US of `kvstore.core.changes`, where no shard's order waits for a clock;
+and so often it must take longer."""
 
 
 def judge(workload: Workload, seed: str) -> None:
@@ -89,7 +91,7 @@ def _is_told_late(workload: Workload, replica: ProcessId, other: ProcessId) -> b
     world.run_while(lambda: bool(workload.probes), WAIT_US)
     if not workload.probed_us:
         return False
-    world.run_while(lambda: not answers, _TOLD_US)
+    world.run_while(lambda: not answers, _TOLD_US + waits_us(workload.cluster.options, clocks_apart_us(world)))
     return not answers
 
 

@@ -118,12 +118,24 @@ def promised_us(specification: Specification, options: Options, clocks_apart_us:
     stamp, they are late.
     """
     delays = specification.latency[1] if specification.latency is not None else _TOTO_DELAYS
+    return FACTOR * delays * DELTA_US + waits_us(options, clocks_apart_us)
+
+
+def waits_us(options: Options, clocks_apart_us: int) -> int:
+    """How much of `promised_us` is for clocks."""
     optimistic = getattr(options, "optimistic", False)
     periodic = getattr(options, "liveness", "request") == "periodic"
     waits = 2 * optimistic * getattr(options, "wait_us", 0) + 2 * periodic * getattr(options, "barrier_threshold_us", 0)
     if optimistic or periodic:
         waits += 2 * clocks_apart_us
-    return FACTOR * delays * DELTA_US + waits
+    return waits
+
+
+def clocks_apart_us(world: World) -> int:
+    """By the clocks from which stamps are taken: a wall clock that is off counts for nothing."""
+    up = [node for node in world.nodes.values() if node.up]
+    clocks = [clock for node in up if (clock := node.protocol.real_clock(node.clock()))]
+    return max(clocks) - min(clocks) if clocks else 0
 
 
 class Endings:
@@ -329,11 +341,7 @@ class Endings:
             self._world.report("true time", f"{text} behind the clocks of all that may have stamped it")
 
     def _promised_us(self) -> int:
-        """By the clocks from which stamps are taken: a wall clock that is off counts for nothing."""
-        up = [node for node in self._world.nodes.values() if node.up]
-        clocks = [clock for node in up if (clock := node.protocol.real_clock(node.clock()))]
-        apart_us = max(clocks) - min(clocks) if clocks else 0
-        return promised_us(self._specification, self._options, apart_us)
+        return promised_us(self._specification, self._options, clocks_apart_us(self._world))
 
     # -- leaders stay -------------------------------------------------------------------------------------------------
 
