@@ -68,6 +68,8 @@ ANSWER_GRACE_SECONDS = 0.25
 REFRESH_PAUSE_SECONDS = 0.1
 WATCH_PAUSE_SECONDS, WATCH_PAUSE_SECONDS_MAX = 0.05, 1.0
 """Before a watch goes on elsewhere."""
+_NO_TIME = 0.001
+"""With less than that left nobody is asked."""
 
 ABSENT = ("not_found", "unknown_or_forgotten")
 """What a 404 says that is an answer; another one may come from something that is no replica."""
@@ -184,7 +186,7 @@ class Attempts:
         while not self._closed:
             url, why, last = self._untried(self._router.anybody(loop.time()), call), "the stream ended", ""
             served = False
-            left = max(call.deadline - loop.time(), 0.001)
+            left = max(call.deadline - loop.time(), _NO_TIME)
             begins, fields = min(self._attempt_timeout + ANSWER_GRACE_SECONDS, left), self._fields
             try:
                 told = watching.events(self._connections, url, query, fields, after, begins)
@@ -202,11 +204,11 @@ class Attempts:
                 why = str(error) or "no answer"
             if served:
                 call.deadline = loop.time() + patience
-            elif loop.time() >= call.deadline:
-                raise call.give_up(f"nobody serves the watch for {patience:g} s; at last {url}: {why}")
             if last != LAGGED:  # which says nothing against the replica
                 self._failed(url, why)
             await asyncio.sleep(min(pause, max(call.deadline - loop.time(), 0)))
+            if not served and call.deadline - loop.time() < _NO_TIME:
+                raise call.give_up(f"nobody serves the watch for {patience:g} s; at last {url}: {why}")
             pause = min(2 * pause, WATCH_PAUSE_SECONDS_MAX)
         raise call.give_up("the client was closed", unsent=ClosedClient)
 

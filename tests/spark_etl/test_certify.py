@@ -100,7 +100,7 @@ def test_of_correct_runs_the_journals_are_proved_right(tmp_path: Path):
 
 def test_of_a_simulated_run_with_faults_everything_is_proved(tmp_path: Path):
     settings = Settings(protocol="white_box", shards=2, replicas=3, clients=6, seconds=2.0, reads=True)
-    run_seed(settings, 10, tmp_path / "run")
+    run_seed(settings, 16, tmp_path / "run")
     proof = certified.of_directory(tmp_path / "run", tmp_path / "out")
     assert certified.PROVABLE | {TIME, SESSIONS, COURSE} <= proof.proved, proof.why
     assert proof.at_positions and 0 < proof.compared <= proof.answered
