@@ -14,7 +14,7 @@ from itertools import islice
 
 from kvstore.config import HTTP_PORT_OFFSET
 
-_FIRST, _PER_WORKER, _RANGES = 10_000, 2_800, 8
+_FIRST, _PER_WORKER, RANGES = 10_000, 2_800, 8
 _given: deque[int] = deque(maxlen=1_000)
 """By this process, the latest ones."""
 
@@ -22,7 +22,7 @@ _given: deque[int] = deque(maxlen=1_000)
 def _mine() -> range:
     """The range of this worker; of the only process, where there are none."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = _FIRST + worker % _RANGES * _PER_WORKER
+    first = _FIRST + worker % RANGES * _PER_WORKER
     return range(first, first + _PER_WORKER)
 
 
