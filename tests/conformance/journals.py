@@ -10,7 +10,7 @@ from multicast.journal import Journal
 from multicast.records import Delivered, Started, Stopped
 from multicast.runtime import FileDisk
 from multicast.simulation.checkers import Properties
-from multicast.types import AppMessage, ProcessId, Topology
+from multicast.types import FINAL, AppMessage, ProcessId, Topology
 
 
 class Submission(NamedTuple):
@@ -22,7 +22,8 @@ class Submission(NamedTuple):
 
 
 class History(NamedTuple):
-    """One process: how many lives, whether the last one ended in good order, and all that it delivered."""
+    """One process: how many lives, whether the last one ended in good order, and all that it delivered finally. (What
+    it delivers early is judged by lives and by time, in the simulator.)"""
 
     lives: int
     stopped: bool
@@ -74,7 +75,7 @@ def read(directory: Path, cluster: bytes, topology: Topology, process: ProcessId
         journal.close()
     lives = sum(type(record) is Started for record in records)
     stopped = any(type(record) is Stopped for record in records[-2:])
-    return History(lives, stopped, [record for record in records if type(record) is Delivered])
+    return History(lives, stopped, [r for r in records if type(r) is Delivered and r.stage == FINAL])
 
 
 def check(topology: Topology, histories: Mapping[ProcessId, History], submissions: Iterable[Submission]) -> list[str]:
