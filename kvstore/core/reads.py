@@ -35,7 +35,6 @@ large reads that have come together. A later turn reads what is complete by then
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Callable
@@ -111,16 +110,15 @@ class Reads:
         self._unread = unread
         self._readable: list[tuple[int, Question[_Asked]]] = []
         self._refused: list[tuple[Refused, Question[_Asked]]] = []
-        self._due: OrderedDict[int, _Asked] = OrderedDict()
-        """Of clients by their tokens, of replicas by numbers below 0."""
-        self._numbers = itertools.count(-1, -1)
+        self._due: OrderedDict[object, _Asked] = OrderedDict()
+        """Of clients by their tokens, of replicas by who asks and the number: who asks again is answered once."""
         self._room = TURN_BYTES
         self._fresh_at: int | None = None
         self._open = 0
 
     def __len__(self) -> int:
         """How many reads wait."""
-        return self._open
+        return self._open + len(self._due)
 
     def takes(self, request: Execute) -> bool:
         """Whether a transaction without an id need not be ordered."""
@@ -148,17 +146,16 @@ class Reads:
             out.send((sender,), PositionTold(message.number, None))
 
     def _add(self, asked: _Asked, age_us: int | None, now: int, out: ApplicationOutbox) -> None:
-        self._open += 1
         if age_us is None or (self._fresh_at is not None and now - self._fresh_at < age_us):
             self._is_due(asked)
             self._take_turn(out)
         else:
+            self._open += 1
             self.positions.ask(asked)
 
     def forget(self, token: int) -> None:
         """Nobody waits for this any longer: it is not read, if it is due and its turn has not come."""
-        if self._due.pop(token, None) is not None:
-            self._open -= 1
+        self._due.pop(token, None)
 
     # -- when it is fresh ---------------------------------------------------------------------------------------------
 
@@ -186,17 +183,18 @@ class Reads:
                 continue
             self._fresh_at = max(self._fresh_at or 0, question.asked_at)
             self._tell(question, position, out)
+            self._open -= len(question.waiting)
             for asked in question.waiting:
                 self._is_due(asked)
         self._readable = waiting
         self._take_turn(out)
 
     def _is_due(self, asked: _Asked) -> None:
-        self._due[asked.who if type(asked.request) is Execute else next(self._numbers)] = asked
+        who, request = asked
+        self._due[who if isinstance(request, Execute) else (who, request.number)] = asked
 
     def _take_turn(self, out: ApplicationOutbox) -> None:
         while self._due and self._room > 0:
-            self._open -= 1
             self._serve(self._due.popitem(last=False)[1], out)
 
     def _tell(self, question: Question[_Asked], position: int, out: ApplicationOutbox) -> None:

@@ -371,7 +371,7 @@ class NextTurnComesByChance(Reads):
     """What is left for the next turn waits until there is something else to do."""
 
 
-@rewrite("forget", "self._due.pop(token, None) is not None", "False")
+@rewrite("forget", "self._due.pop(token, None)", "pass")
 class ForgottenIsRead(Reads):
     """What is due is read though nobody waits for it any longer."""
 
