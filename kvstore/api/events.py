@@ -18,8 +18,8 @@ from kvstore.api.forms import text_or_b64
 from multicast.types import Timestamp
 
 CHANGE, PROGRESS, LAGGED, COMPACTED, ENDED = "change", "progress", "lagged", "compacted", "ended"
-EVENT_BYTES_MAX = 64 * 1024 * 1024
-"""Whoever reads gives up beyond."""
+EVENT_BYTES_MAX = 128 * 1024 * 1024
+"""Whoever reads gives up beyond. (A replica tells 16 MiB of a transaction, and JSON may need six bytes for one.)"""
 
 
 class Change(NamedTuple):

@@ -4,17 +4,22 @@ Who asks is told of whole transactions, in their order, and up to which version 
 completes later is of a lesser one. A question that wants news waits until there are some, every other one until the
 shard has completed what it wants; for that the shard is moved on, if nothing happens in it (`kvstore.core.versions`).
 Nobody waits longer than HOLD_US.
+
+A transaction of a few kilobytes may append to a thousand large values. One that has changed more than CHANGED_BYTES_MAX
+in the bounds of a question is told to nobody: what follows the one before it is as good as forgotten.
 """
 
 from __future__ import annotations
 
 from kvstore.core.messages import ChangesAfter, ChangesTold
 from kvstore.core.peers import Peers
-from kvstore.core.state import State
+from kvstore.core.state import Changed, State
 from multicast.application import ApplicationOutbox
 from multicast.types import ZERO, ProcessId, Timestamp
 
 HOLD_US = 500_000
+CHANGED_BYTES_MAX = 16 * 1024 * 1024
+"""Keys and values that are told of one transaction: then it is one message, and one event for clients."""
 
 
 class _Waiting:
@@ -89,7 +94,20 @@ class Changes:
         if complete_to < asked.wanted and not held:
             return None
         transactions, upto = store.changes(waiting.at, asked.first, asked.end)
+        transactions, large = before_large(transactions)
+        if large is not None:
+            if not transactions:
+                return ChangesTold(shard, asked.number, None, large, complete_to)
+            upto = transactions[-1][0]
         if asked.news and not transactions and not held:
             waiting.at = upto
             return None
         return ChangesTold(shard, asked.number, transactions, upto, complete_to)
+
+
+def before_large(told: list[Changed]) -> tuple[list[Changed], Timestamp | None]:
+    """The transactions before the first one that has changed more than is told, and its version; None: none has."""
+    for index, (version, changes) in enumerate(told):
+        if sum([len(key) + len(value or b"") for key, value in changes]) > CHANGED_BYTES_MAX:
+            return told[:index], version
+    return told, None

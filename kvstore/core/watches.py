@@ -34,7 +34,7 @@ from itertools import islice
 from operator import itemgetter
 
 from kvstore.api.model import between
-from kvstore.core.changes import Changes
+from kvstore.core.changes import CHANGED_BYTES_MAX, Changes, before_large
 from kvstore.core.messages import ChangesAfter, ChangesTold, Follow, Followed, Refused
 from kvstore.core.peers import Peers
 from kvstore.core.rights import Rights, forbidden
@@ -43,6 +43,7 @@ from multicast.application import ApplicationOutbox
 from multicast.types import ZERO, GroupId, ProcessId, Timestamp, quorum_of
 
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
+"""What is too large to be told does not stay in it."""
 ANSWER_BYTES = 256 * 1024
 """An answer ends with the transaction with which it reaches this size."""
 PACE_US = 20_000
@@ -61,6 +62,7 @@ _TRANSACTION_BYTES, _CHANGE_BYTES = 300, 130
 _LOOKED_MAX = 10_000
 """How many transactions of the buffer one answer looks at."""
 
+assert BUFFER_BYTES_MAX <= CHANGED_BYTES_MAX
 _version = itemgetter(0)
 
 _Known = dict[tuple[Timestamp, bytes, bytes], tuple[list[Changed], Timestamp | None]]
@@ -363,8 +365,7 @@ class Watches:
         if asked.client is None:
             self._begin_anew(max(known), now, out)
         else:
-            text = f"the changes after {asked.after} are no longer known; the oldest to begin after is {min(known)}"
-            self._finish(asked.client, Refused("compacted", text, False, "not_applied"), out)
+            self._finish(asked.client, _compacted(asked.after, min(known)), out)
 
     def _over(self, asked: _Round, out: ApplicationOutbox) -> None:
         """All have answered."""
@@ -375,7 +376,13 @@ class Watches:
             assert self._feed is not None
             self._release(self._feed, asked, out)
         else:
-            self._finish(client, Followed(merged(asked.told, upto), max(upto, client.after)), out)
+            found, large = before_large(merged(asked.told, upto))
+            if large is None:
+                self._finish(client, Followed(found, max(upto, client.after)), out)
+            elif found:
+                self._finish(client, Followed(found, found[-1][0]), out)
+            else:
+                self._finish(client, _compacted(asked.after, large), out)
 
     def _end(self, asked: _Round) -> None:
         del self._rounds[asked.number]
@@ -473,6 +480,11 @@ def _size(changes: list[tuple[bytes, bytes | None]]) -> int:
 
 def _key(change: tuple[bytes, bytes | None]) -> bytes:
     return change[0]
+
+
+def _compacted(after: Timestamp, known: Timestamp) -> Refused:
+    text = f"the changes after {after} are no longer known, or too large; the oldest to begin after is {known}"
+    return Refused("compacted", text, False, "not_applied")
 
 
 def _timeout() -> Refused:

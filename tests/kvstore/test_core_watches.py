@@ -479,3 +479,46 @@ def test_a_watch_goes_on_after_a_version_that_is_ahead_of_the_clock() -> None:
     bench.now -= 3_600_000_000
     follow(bench, version_of(own.timestamp, 0))
     assert set(asked(bench)) == {3, 6} and bench.answers() == []
+
+
+def test_what_is_too_large_for_a_message_is_not_told_to_others() -> None:
+    """A transaction of a few kilobytes had appended to seventy large values: its replica ended when another shard asked
+    for the change, and so did the next one that was asked."""
+    bench = Bench()
+    begin = version_of(bench.deliver(write(A)).timestamp, 0)
+    small, large, after = [version_of(bench.deliver(write(A, value=size * b"v")).timestamp, 0) for size in (9, 999, 8)]
+    told: list[ChangesTold] = []
+    with patch("kvstore.core.changes.CHANGED_BYTES_MAX", 100):
+        for number, version in enumerate((begin, small, large)):
+            bench.hear(3, ChangesAfter(number, version, version, False, b"", b""))
+            told += [one for _, one in bench.sent(ChangesTold)]
+    complete_to = bench.store.complete_to
+    assert told == [
+        ChangesTold(0, 0, [(small, [(A, 9 * b"v")])], small, complete_to),
+        ChangesTold(0, 1, None, large, complete_to),
+        ChangesTold(0, 2, [(after, [(A, 8 * b"v")])], complete_to, complete_to),
+    ]
+
+
+@patch("kvstore.core.changes.CHANGED_BYTES_MAX", 100)
+def test_what_is_too_large_in_all_shards_together_ends_a_watch() -> None:
+    """All that came before it is told. The buffer does not hold it, so who waits for news has to ask again."""
+    bench = Bench()
+    bench.replica.watches.buffer_bytes_max = 100
+    questions = live(bench)
+    before, small, both = questions[3].after, change(1_000, B), at(2_000)
+    told = {3: (small, (both, [(B, 60 * b"v")])), 6: ((both, [(C, 60 * b"v")]),)}
+    tell(bench, 3, questions[3], both, *told[3])
+    [moves_own_shard_on] = bench.multicast()
+    here = last_version(bench.order(moves_own_shard_on, at=NOW + 4_000).timestamp)
+    tell(bench, 6, asked(bench)[6], both, *told[6])
+    answers = bench.answers()
+    for after in (before, small[0]):
+        follow(bench, after)
+        for replica, question in asked(bench).items():
+            tell(bench, replica, question, here, *[one for one in told[replica] if one[0] > after])
+        answers += bench.answers()
+    lagged, first, compacted = answers
+    assert isinstance(lagged, Refused) and lagged.code == "lagged"
+    assert first == Followed([small], small[0])
+    assert isinstance(compacted, Refused) and compacted.code == "compacted" and str(both) in compacted.message

@@ -125,6 +125,11 @@ class HeldForGood(Changes):
     """Who wants to hear of a version that a shard does not come to is looked at again and again, and not answered."""
 
 
+@rewrite("_answer", "if large is not None:", "if False:")
+class EndsAtWhatIsLarge(Changes):
+    """A transaction that is too large for a message is passed over in silence."""
+
+
 def _planted(*kinds: type, settings: Settings = SMALL) -> list[Planted]:
     return [
         Planted(kind.__name__, CHECK, store=kind, settings=settings) if issubclass(kind, Store)
@@ -139,7 +144,7 @@ PLANTED_IN_STORE = (
     ),
     *(Planted(kind.__name__, "", core=kind, settings=SMALL) for kind in (
         AddedNotAsked, RoomNotGivenBack, FirstKeyDecides, WaitsForNews, BehindForGood, BeginsWhereItStoodStill,
-        HasWhatWasBefore, BeginsUnreached, BeginsAtTheLeast,
+        HasWhatWasBefore, BeginsUnreached, BeginsAtTheLeast, EndsAtWhatIsLarge,
     )),
     Planted(LooksOnlyAtTheEnd.__name__, "idle", core=LooksOnlyAtTheEnd, settings=SMALL),
     Planted(HeldForGood.__name__, "idle", core=HeldForGood, settings=TIGHT),
