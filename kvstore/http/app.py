@@ -415,7 +415,7 @@ class HttpApi:
             raise errors.full(full)
         call.under_way()
         if call.by:
-            transaction.by = call.by
+            transaction = msgspec.structs.replace(transaction, by=call.by)  # a cut is everybody's, see `CUT`
         call.transaction = transaction
         call.ordered = writes
         answer = partial(call.step, self._executed, render)

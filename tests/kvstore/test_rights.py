@@ -436,6 +436,15 @@ def test_a_token_is_for_what_its_roles_say_until_it_is_taken_back(guarded: Guard
         Client(guarded.directory, token="secret\r\nX: y").get("app/1")
 
 
+def test_a_backup_is_made_in_the_name_of_who_asks_for_it(guarded: Guarded) -> None:
+    """It had been made in the name of who had made one before: of nobody any more."""
+    made = guarded.token(PermissionJson(access=["admin"]))
+    assert guarded.ask("POST", "/v1/backups", made.token).status == 200
+    with Client(guarded.directory, timeout=60, token=guarded.root) as root:
+        root.run(requests.delete_token(made.id))
+    assert guarded.ask("POST", "/v1/backups", guarded.root).status == 200
+
+
 def test_a_shard_that_was_added_knows_the_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = rights.token_of(rights.ROOT, os.urandom(32))
     made = config.new_cluster(
