@@ -130,7 +130,10 @@ class InteractiveTransaction:
         while more:
             page = replace(bounds, limit=SCAN_LIMIT_MAX, after=found[-1].key if found else b"")
             asked = self._keys.transaction(Transaction(success=(page,)), timeout=self._remaining()).under(None)
-            result = await self._attempts.run(asked)
+            try:
+                result = await self._attempts.run(asked)
+            except ResultsForgotten:  # of an attempt whose answer was lost, and that has only read
+                continue
             first = first or result.version
             found += result.results[0].entries
             more = result.results[0].more

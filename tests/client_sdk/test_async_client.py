@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
@@ -15,6 +16,7 @@ from client_sdk import (
     Append,
     AsyncClient,
     ClosedClient,
+    Compacted,
     Compare,
     ConditionFailed,
     Conflict,
@@ -551,6 +553,20 @@ async def test_a_commit_whose_answer_was_lost_knows_whether_it_was_applied(succe
             with pytest.raises(Conflict) as caught:
                 await t.commit()
             assert caught.value.changed == ((b"a", ZERO, None),)
+
+
+async def test_an_ordered_look_at_a_range_whose_answer_was_lost_is_made_again() -> None:
+    """It only reads: nothing of it was applied that could not be asked for once more."""
+    async with FakeCluster() as cluster, client(cluster) as store:
+        await store.put("k", "v")
+        t = InteractiveTransaction(store.attempts, store.keys, None)
+        found = await store.get("k")
+        assert found is not None
+        older = ZERO, [found]
+        for replica in cluster.replicas:
+            replica.faults = deque(("forgotten",))
+        with patch.object(t, "_pages", AsyncMock(side_effect=(older, Compacted("known no more")))):
+            assert await t.scan("k") == {b"k": b"v"}
 
 
 async def test_transact_runs_again_until_it_commits() -> None:
