@@ -11,7 +11,8 @@ clients has its answer.
 In a bundle for several shards no transaction writes what the vote on a later one depends on, since shards vote on all
 of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle. A step of a move is a
 bundle of its own. What a bundle has seen and done is one record of the journal, so ranges that may see many keys go
-into further bundles, too (NOTED_KEYS_MAX).
+into further bundles, too (NOTED_KEYS_MAX); and the votes on it are one message, so no more than RANGING_MAX with ranges
+go into one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ times that time; but not more often than this."""
 
 FULL_TRANSACTIONS = 256
 FULL_BYTES = 256 * 1024
+RANGING_MAX = 64
+"""Transactions with a range in a bundle for several shards: a vote on one tells of every slot that the shard has given
+or taken, 400 kB if all have moved one by one."""
 PASSED_MAX = 256
 """So many that must go into a later bundle are passed to fill one: where all want one key, more would be in vain."""
 
@@ -182,7 +186,8 @@ class Bundler:
             if not waiting.tokens or waiting.queued != flow.destinations:
                 continue
             waiting.queued = None
-            keys += noted(waiting.transaction)
+            seen = noted(waiting.transaction)
+            keys += max(seen, NOTED_KEYS_MAX // RANGING_MAX) if seen and several else seen
             if taken and keys > NOTED_KEYS_MAX:
                 later.append(waiting)
                 break

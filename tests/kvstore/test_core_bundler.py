@@ -8,6 +8,7 @@ from unittest.mock import patch
 from kvstore.api.model import (
     NOTED_KEYS_MAX,
     RANGE_KEYS_MAX,
+    SLOTS,
     Add,
     Compare,
     Delete,
@@ -18,14 +19,15 @@ from kvstore.api.model import (
     Range,
     Transaction,
 )
-from kvstore.api.shard_map import ShardMap, slot_of
+from kvstore.api.shard_map import Place, ShardMap, runs_of, slot_of
 from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, PACE_US_MIN, UNDER_WAY, UNDER_WAY_MAX, Bundler
 from kvstore.core.bundles import EMPTY, NO_ID, decode_bundle, encode_transaction
-from kvstore.core.messages import ShardResults
+from kvstore.core.messages import MESSAGES, Parts, ShardResults
 from kvstore.core.plans import LocalPlan
 from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX, Requests, Waiting
 from multicast.application import ApplicationOutbox
 from multicast.types import AppMessage, Timestamp, created_us, new_message_id
+from multicast.wire import APPLICATION, FRAME_BYTES_MAX, Codec
 from tests.kvstore.one_replica import NOW, WINDOW, Bench, key, result_of, write
 
 BUNDLER = "kvstore.core.bundler"
@@ -110,6 +112,22 @@ def test_a_bundle_sees_no_more_keys_than_a_record_of_the_journal_tells_of():
             bench.order(message)
         bench.now += PACE_US_MIN * 100
     assert left == [ids[:at_once], ids[at_once : 2 * at_once], ids[2 * at_once :], [large], small]
+
+
+def test_what_shards_tell_of_slots_that_have_moved_one_by_one_is_no_more_than_a_message():
+    """Each vote on a transaction with a range tells where all slots have gone. With a bundle of 256 of them a replica
+    ended, and so did the next one."""
+    bench = Bench()
+    for number in range(FULL_TRANSACTIONS):
+        bench.request(Transaction(success=(Put(key(0), b"%d" % number), Range(b"", 1))))
+    first = bench.multicast()[0]
+    moves = bench.replica.moves
+    moves.places = {slot: Place(1, Timestamp(NOW + slot, 1)) for slot in range(SLOTS)}
+    moves.runs = runs_of(moves.places)
+    bench.order(first)
+    codec = Codec((), MESSAGES)
+    sizes = [len(codec.encode(APPLICATION, parts)) for _, parts in bench.sent(Parts)]
+    assert sizes and max(sizes) <= FRAME_BYTES_MAX
 
 
 def test_different_destinations_leave_apart():

@@ -281,6 +281,11 @@ class MoreThanARecord(Bundler):
     """A bundle may see so much that the record of it is none that can be read again."""
 
 
+@rewrite("_take", "if seen and several else seen", "if False else seen")
+class MoreThanAMessage(Bundler):
+    """So many ranges may be in a bundle that the votes on it are no message."""
+
+
 @rewrite("reads", "if len(found) * KEY_BYTES_MAX <= NOTED_BYTES_MAX", "if True")
 class AllIsNoted(Execution):
     """So may a transaction alone."""
@@ -383,7 +388,7 @@ def _core(settings: Settings, *kinds: type) -> list[Planted]:
 PLANTED_IN_STORE = (
     *_core(TWO_SHARDS, NobodyIsHeard, PutBackWeightless, LastOfShardsIsGone, FirstWriterCounts),
     *_core(TWO_SHARDS, RepeatedIsAnAnswer, EveryMovedCounts, NothingMoreIsTold, ForgottenAwaited),
-    *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, AllIsNoted),
+    *_core(TWO_SHARDS, ForgottenIsNothing, TooOldIsNotTold, MoreThanARecord, MoreThanAMessage, AllIsNoted),
     *_core(TWO_SHARDS, NothingBegun, GoesOnAfterAnError, NobodyLooks, SnapshotForAJournal, AllPartsAtOnce),
     *_core(TWO_SHARDS, LooksEachTime, InstantsStay, LooksAtAll, SlotBySlot, DetachedInBetween, NothingThereEither),
     *_core(TWO_SHARDS, FallsAnyhow, AllInOneTurn, NextTurnComesByChance, ForgottenIsRead),
