@@ -53,7 +53,7 @@ def placed(operations: DataFrame, steps: DataFrame, places: DataFrame, shards: l
     seen = begins.unionByName(ends, allowMissingColumns=True).withColumn("done", F.max("done").over(earlier))
     late = (F.col("done") > F.col("last")) & (F.col("next").isNull() | (F.col("done") < F.col("next")))
     base = F.when(F.coalesce(late, F.lit(False)), F.col("done")).otherwise(F.col("last"))
-    turn = F.unhex(F.lpad(F.hex("invoke_us"), 16, "0"))
+    turn = F.unhex(F.lpad(F.hex(F.coalesce("invoke_us", "complete_us")), 16, "0"))
     bit = relations.shard_bit("shard", shards)
     return seen.where(F.col("id").isNotNull()).select(
         "file", "process", "line", "id", "f", "invoke_us", "complete_us", "shard", "position", "reads", "told", "last",
@@ -74,12 +74,14 @@ def key_reads(placed: DataFrame) -> DataFrame:
 
 
 def visits(placed: DataFrame, steps: DataFrame, log: DataFrame) -> DataFrame:
-    """Where acknowledged operations were in the logs of their shards: file, process, line, id, f, invoke_us,
-    complete_us, shard, position, read (at a position). steps: as for `placed`. log: `relations.replica_log`."""
+    """Where acknowledged operations were in the logs of their shards, of those that some history has asked for: file,
+    process, line, id, f, invoke_us, complete_us, shard, position, read (at a position). steps: as for `placed`. log:
+    `relations.replica_log`."""
     columns = ["file", "process", "line", "id", "f", "invoke_us", "complete_us", "shard", "position"]
     at = log.where("taken").groupBy(F.col("transaction").alias("id"), "shard").agg(F.min("position").alias("position"))
     ordered = steps.where("ok").join(at, "id").select(*columns, F.lit(False).alias("read"))
-    return ordered.unionByName(placed.select(*columns, F.lit(True).alias("read")))
+    asked = placed.where(F.col("invoke_us").isNotNull())
+    return ordered.unionByName(asked.select(*columns, F.lit(True).alias("read")))
 
 
 def stale(visits: DataFrame, placed: DataFrame, open_shards: Sequence[int]) -> DataFrame:

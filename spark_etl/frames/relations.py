@@ -288,9 +288,9 @@ def operations(history: DataFrame) -> DataFrame:
     Columns: file, id, process (last_process: another one, if its lines differ), f, type (ok, fail, info), line,
     end_line (of invocation and end), invoke_us, complete_us (null unless ok or fail), version, succeeded, reads, value
     (what its invocation says, if its end says nothing), asked, told (JSON, or null), shard, position (of a read without
-    an id, which was ordered if position is 0), consistency (null: linearizable), age_us, places, seen (not null of
-    what is `promised`), invocations, ends, backwards: it ends before it was invoked; that is no answer, and its type
-    is info.
+    an id, which was ordered if position is 0), consistency (null: linearizable; without an invocation it is not known,
+    and the weakest is taken), age_us, places, seen (not null of what is `promised`), invocations, ends, backwards: it
+    ends before it was invoked; that is no answer, and its type is info.
     """
     end = F.col("type") != "invoke"
     certain = F.col("type").isin("ok", "fail")
@@ -314,7 +314,7 @@ def operations(history: DataFrame) -> DataFrame:
             F.max(F.when(end, F.col("told"))).alias("told"),
             F.max("shard").alias("shard"),
             F.max("position").alias("position"),
-            F.max("consistency").alias("consistency"),
+            F.when(F.max(~end), F.max("consistency")).otherwise("snapshot").alias("consistency"),
             F.max("age_us").alias("age_us"),
             F.max_by("places", F.col("seen")).alias("places"),
             F.max("seen").alias("seen"),

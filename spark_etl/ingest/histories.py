@@ -12,7 +12,7 @@ import pyarrow as pa
 from kvstore.core import audit
 from multicast.types import ZERO, Timestamp
 from spark_etl import schemas
-from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT64, Batches, arrow_schema, check_numbers
+from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT62, INT64, Batches, arrow_schema, check_numbers
 
 _SCHEMAS = {"history": arrow_schema(schemas.HISTORY), "watched": arrow_schema(schemas.WATCHED)}
 _decode_event = msgspec.json.Decoder(audit.HistoryEvent).decode
@@ -53,8 +53,8 @@ def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
         _check_asked(event.asked)
     reads = [(key, Timestamp.parse(text).encode()) for key, text in event.reads.items() if text]
     value = None if event.value is None else list(event.value.items())
-    check_numbers("an event", INT64, event.process, event.at_us, event.position, *(event.value or {}).values())
-    check_numbers("an event", INT64, event.age_us, *event.places.values())
+    check_numbers("an event", INT64, event.process, *(event.value or {}).values())
+    check_numbers("an event", INT62, event.at_us, event.age_us, event.position, *event.places.values())
     check_numbers("an event", INT32, event.shard, *event.places)
     shard = event.shard if event.shard >= 0 else None
     return (
@@ -67,7 +67,7 @@ def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
 def _watch_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, ...]:
     if event.f not in audit.WATCH_EVENTS:
         raise ValueError(f"f: of a watch, one of {', '.join(audit.WATCH_EVENTS)}, not {event.f!r}")
-    check_numbers("an event", INT64, event.at_us)
+    check_numbers("an event", INT62, event.at_us)
     version = Timestamp.parse(event.version).encode() if event.version else None
     first = end = changes = None
     if event.f == "begin":

@@ -110,7 +110,8 @@ class _Rows:
         return taken
 
 
-INT32, INT64 = 2**31, 2**63
+INT32, INT62, INT64 = 2**31, 2**62, 2**63
+"""Of times and positions a column holds the difference of two: they are less than INT62."""
 
 
 def check_numbers(what: str, limit: int, *numbers: int | None) -> None:
@@ -154,9 +155,9 @@ def _add_delivery(
     single: bool,
 ) -> None:
     _check_id(message.id)
-    check_numbers("a delivery", INT64, record.position, record.at)
+    check_numbers("a delivery", INT62, record.position, record.at)
     check_numbers("a delivery", INT32, record.stage, message.origin, record.installed_from, payload.length)
-    check_numbers("a delivery", INT64, payload.crc)
+    check_numbers("a delivery", INT62, payload.crc)
     check_numbers("a delivery", INT32, *message.destinations)
     rows.add(
         "deliveries", *place, record.position, record.timestamp.encode(), message.id, record.stage, record.expired,
@@ -179,11 +180,11 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
         _add_base(rows, place, record)
     elif kind is records.Submitted:
         _check_id(record.id)
-        check_numbers("a multicast", INT64, record.at)
+        check_numbers("a multicast", INT62, record.at)
         check_numbers("a multicast", INT32, *record.destinations)
         rows.add("submitted", *place, record.id, record.destinations, record.at)
     elif kind is records.Started:
-        check_numbers("a start", INT64, record.at)
+        check_numbers("a start", INT62, record.at)
         if (record.process, record.group) != place[:2]:
             raise JournalError(
                 f"it says that replica {record.process} of shard {record.group} started, in the journal of replica"
@@ -194,16 +195,16 @@ def _add_record(rows: _Rows, place: tuple[int, int, int, int], record: Any) -> N
             _members(record.members), None, None, None,
         )  # fmt: skip
     elif kind is records.Members:
-        check_numbers("members", INT64, record.at, record.position)
+        check_numbers("members", INT62, record.at, record.position)
         members = _members(record.groups)
         rows.add("lives", *place, record.at, "members", None, None, None, members, record.position, None, None)
     elif kind is records.Stopped:
-        check_numbers("a stop", INT64, record.at, record.delivered, record.completed)
+        check_numbers("a stop", INT62, record.at, record.delivered, record.completed)
         rows.add(
             "lives", *place, record.at, "stopped", None, None, None, None, record.delivered, record.completed, None
         )  # fmt: skip
     elif kind is records.Installed:
-        check_numbers("an installation", INT64, record.at, record.position)
+        check_numbers("an installation", INT62, record.at, record.position)
         rows.add(
             "lives", *place, record.at, "installed", None, None, None, None, record.position, record.position,
             record.digest,
@@ -227,7 +228,7 @@ def _add_account(rows: _Rows, place: tuple[int, int, int, int], record: records.
         raise JournalError(f"outcome version {account.version} is newer than this program's {audit.NESTED_VERSION}")
     if not 0 < len(account.outcomes) <= BUNDLE_TRANSACTIONS_MAX:
         raise JournalError(f"the outcomes of {len(account.outcomes)} transactions")
-    check_numbers("an outcome", INT64, record.position, record.at)
+    check_numbers("an outcome", INT62, record.position, record.at)
     timestamp = account.timestamp.encode()
     message = account.outcomes[0].id if account.version == 1 else None
     whole = (_content(account), _bundle(account), account.state_digest)
@@ -368,7 +369,7 @@ class SegmentParser:
                 raise JournalError(
                     f"{segment.name}: it says that it is segment {header.segment} of replica {header.process}"
                 )
-            if header.base >= INT64 // 2:
+            if header.base >= INT62:
                 raise JournalError(f"{segment.name}: it says that it begins at offset {header.base}")
         except JournalError as error:
             self.error = str(error).removeprefix(f"{segment.name}: ")

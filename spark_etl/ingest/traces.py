@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from spark_etl import schemas
-from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT64, arrow_schema, check_numbers
+from spark_etl.ingest.journals import BATCH_ROWS, INT32, INT62, arrow_schema, check_numbers
 from spark_etl.ingest.sources import lines_in
 
 TRACE_VERSION = 1
@@ -97,7 +97,7 @@ class _Reader:
             self._epoch_us = line.epoch_us
             return {"event": "trace", "genuine": line.genuine}
         found = {"event": line.event, "at": self._epoch_us + line.t, "process": line.process}
-        check_numbers("a line", INT64, self._epoch_us + line.t)
+        check_numbers("a line", INT62, self._epoch_us + line.t)
         check_numbers("a line", INT32, line.process, *line.to)
         if line.event == "leave":
             return found | {

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 from kvstore.core.audit import APPLIED, EXPIRED, MISMATCH, REPEATED, Outcome, Read, Write, decode_outcomes
 from multicast.records import Completed, Delivered, Members, Started, Stopped, Submitted
 from multicast.types import FINAL, AppMessage, Timestamp
-from tests.spark_etl.promised import WRONG, missed_before_what_was_seen, one_read_that_saw_the_later_of_two_writes
+from tests.spark_etl.promised import (
+    WRONG,
+    missed_before_what_was_seen,
+    one_read_that_saw_the_later_of_two_writes,
+    written,
+)
 from tests.spark_etl.runs import MEMBERS, Run, bank_run, gts, message_id
 
 
@@ -528,6 +533,26 @@ def _a_read_of_a_key_of_another_shard(single: bool) -> Run:
 def _a_read_with_the_version_of_another_position(single: bool) -> Run:
     run = read_at_positions()
     run.events[-1]["version"] = str(run.version(1))
+    return run
+
+
+@damaged("", [BUNDLES])
+def _reads_whose_invocations_are_in_no_history(single: bool) -> Run:
+    """When they were asked, and what they were promised, nobody knows."""
+    run = written()
+    run.read("a9", 0, 3, (1100, 1110))
+    del run.events[-2]
+    run.read("a9", 0, 2, (1010, 1020))
+    run.look({"a1": run.version(2), "b1": run.version(0)}, (1100, 1110), places={0: 3, 1: 1}, consistency="stale")
+    del run.events[-2]
+    return run
+
+
+@damaged("stale-read", [BUNDLES])
+def _a_read_of_an_old_value_whose_invocation_is_in_no_history(single: bool) -> Run:
+    run = written()
+    run.read("a1", 0, 3, (1100, 1110), version=run.version(0))
+    del run.events[-2]
     return run
 
 

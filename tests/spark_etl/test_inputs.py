@@ -361,22 +361,23 @@ def test_a_directory_that_is_no_replicas_number_is_passed_over(run: Path):
 
 
 def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
-    """They fit into a record, whose checksum is right, and into no column."""
+    """They fit into a record, whose checksum is right, and into no column, or the difference of two does not."""
     path = segment(run, 3)
     message = AppMessage(message_id(99), (1,), b"", 3)
     record = Delivered(9, Timestamp(9, 9), 0, False, message, 9)
     outcomes = Completed(9, encode_outcomes(Outcomes(2, Timestamp(-9, 0), [Outcome(message.id, 1, True)])), 9)
     nothing = Completed(9, encode_outcomes(Outcomes(2, Timestamp(9, 0), [])), 9)
     forged: list[Any] = [
-        msgspec.structs.replace(record, at=2**63),
+        msgspec.structs.replace(record, at=2**62),
         msgspec.structs.replace(record, position=2**63),
+        msgspec.structs.replace(record, position=-(2**62) - 1),
         msgspec.structs.replace(record, timestamp=Timestamp(-1, 0)),
         msgspec.structs.replace(record, message=msgspec.structs.replace(message, destinations=(2**31,))),
         msgspec.structs.replace(record, message=msgspec.structs.replace(message, id=b"short")),
         Submitted(message.id, (2**40,), 1),
         outcomes,
         nothing,
-        Stopped(2**63, 0, 0),
+        Stopped(2**62, 0, 0),
         Started(1, 3, 1, {1: (2**31,)}, "white_box", "fsync", 1),
     ]
     data = path.read_bytes()
@@ -393,7 +394,9 @@ def test_a_forgers_numbers_are_damage_of_that_record(run: Path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"at_us": 2**63}, {"process": -(2**63) - 1}, {"value": {"a": 2**63}}, {"id": "no"}, {"version": "-1-1"},
+    [{"at_us": 2**63}, {"at_us": -(2**62) - 1}, {"age_us": 2**62}, {"position": 2**62}, {"places": {"0": 2**62}},
+     {"type": "watch", "f": "progress", "at_us": 2**62},
+     {"process": -(2**63) - 1}, {"value": {"a": 2**63}}, {"id": "no"}, {"version": "-1-1"},
      {"version": "1--1"}, {"at": "1--1"}, {"at": "7-1", "version": "7-2"},
      {"consistency": "strong"}],
 )
