@@ -1,7 +1,8 @@
 """What a replica keeps twice agrees: what its log says of the last writers, of what must come before what, of open ids
 and of the last deletion, with what it has executed and the entries in it; what its bundler counts, with the bundles
-under way; the leases that it measures, with those that there are, and with how long they live. And no bundle for
-several shards has in it what must wait for another one.
+under way; the leases that it measures, with those that there are, and with how long they live; what it has given in a
+move, with what it has by now, but for what it knows to be given again. And no bundle for several shards has in it what
+must wait for another one.
 
 A wrong entry lets one vote too early, or one bundle too late, or a lease live for ever, and does harm in a rare
 schedule only. Judged now and then. (Variables of replicas are known by name only.)
@@ -13,13 +14,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvstore.api import leases
-from kvstore.api.model import FIRST_KEY
+from kvstore.api.model import FIRST_KEY, lease_key
+from kvstore.api.shard_map import slot_of
+from kvstore.core.audit import Given
 from kvstore.core.bundles import decode_bundle, decode_transaction
 from kvstore.core.leases import RETRY_US
+from kvstore.core.messages import decode_remembered
+from kvstore.core.moves import DIRTY, DIRTY_ID, _touches
 from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
 from multicast.simulation.checkers import Checker
-from multicast.types import AppMessage, ProcessId
+from multicast.types import ZERO, AppMessage, ProcessId
 
 if TYPE_CHECKING:
     from multicast.simulation.scene import Node
@@ -42,6 +47,13 @@ class Books(Checker):
         super().__init__()
         self._replicas = replicas
         self._deleted_at = deleted_at
+        self._measured: dict[ProcessId, tuple[int, dict[bytes, Any]]] = {}
+        """When each was looked at last, and the versions of leases that it measured."""
+        self._given: dict[ProcessId, _GivenSoFar] = {}
+
+    def on_life(self, node: Node) -> None:
+        self._measured.pop(node.pid, None)
+        self._given.pop(node.pid, None)
 
     def on_submit(self, node: Node, message: AppMessage) -> None:
         """A bundle leaves."""
@@ -54,9 +66,14 @@ class Books(Checker):
             return
         replica = self._replicas.get(node.pid)
         if replica is not None and replica is node.application:
-            found = *_of_log(replica.log), *_of_bundler(replica.clients.bundler)
-            for text in (*found, *_of_leases(replica.leases, node.clock())):
+            given = self._given.get(node.pid)
+            if given is None or given.moves is not replica.moves:
+                given = self._given[node.pid] = _GivenSoFar(replica.moves)
+            found = *_of_log(replica.log), *_of_bundler(replica.clients.bundler), *given.stale()
+            now, before = node.clock(), self._measured.get(node.pid)
+            for text in (*found, *_of_leases(replica.leases, now), *_of_new_leases(replica.leases, before)):
                 self.report("books", f"replica {node.pid}: {text}")
+            self._measured[node.pid] = now, dict(replica.leases._versions or {})
             if replica.log.deleted_at < self._deleted_at.get(node.pid, 0) <= replica.log.completed:
                 text = f"replica {node.pid} does not know that it has deleted at position {self._deleted_at[node.pid]}"
                 self.report("books", text)
@@ -143,3 +160,52 @@ def _of_leases(measured: Any, now: int) -> Iterator[str]:
     late = [one for one in measured._due if one.at > now + max(lives_us.get(one.lease, 0), RETRY_US)]
     for one in [one for one in late if measured._versions.get(one.lease) == one.version][:1]:
         yield f"lease {one.lease.hex()} lives {lives_us[one.lease]} us, and is due in {one.at - now}"
+
+
+class _GivenSoFar:
+    """What the source of a move has given since this was made: key -> version, and id -> what it remembered then."""
+
+    def __init__(self, moves: Any):
+        self.moves = moves
+        self._versions: dict[bytes, Any] = {}
+        self._records: dict[bytes, bytes | None] = {}
+        self._gave = moves._gave
+        moves._gave = self._note
+
+    def _note(self, move: Any, given: Given, at: Any) -> None:
+        if given.first:
+            self._versions, self._records = {}, {}
+        self._versions |= {row.key: row.version for row in given.rows}
+        self._records |= {id_: self.moves._store.remembered(id_) for id_, _ in given.ids}
+        self._gave(move, given, at)
+
+    def stale(self) -> Iterator[str]:
+        """What has changed since, and is not to be given again."""
+        moves, store = self.moves, self.moves._store
+        if moves.leaving is None:
+            self._versions, self._records = {}, {}
+        for key, version in self._versions.items():
+            if slot_of(key) not in moves._leaving_slots or store.note(DIRTY + key) is not None:
+                continue
+            by_now = ZERO if (row := store.get(key)) is None else row.version
+            if by_now != version:
+                yield f"{key!r} was given at {version}, is at {by_now}, and is not given again"
+        for id_, record in self._records.items():
+            now = store.remembered(id_) if id_ >= moves._kept(store.complete_to) else None
+            if now is None or now == record or store.note(DIRTY_ID + id_) is not None:
+                continue
+            if _touches(decode_remembered(now), moves._leaving_slots):
+                yield f"what it remembers of {id_.hex()} is not what it gave, and is not given again"
+
+
+def _of_new_leases(measured: Any, before: tuple[int, dict[bytes, Any]] | None) -> Iterator[str]:
+    """What was not measured yet when this replica was looked at before has lived since then at most."""
+    if before is None or measured._versions is None:
+        return
+    since, known = before
+    for one in measured._due:
+        if measured._versions.get(one.lease) == one.version != known.get(one.lease):
+            row = measured._store.get(lease_key(one.lease))
+            lives_us = 1000 * leases.decode_lease(row.value).ttl_ms if row and row.version == one.version else 0
+            if one.at < since + lives_us:
+                yield f"lease {one.lease.hex()} lives {lives_us} us, and is due {one.at - since} after it was not there"

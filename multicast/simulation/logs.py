@@ -146,7 +146,11 @@ class ReplicatedLogs(Decisions):
 
     def on_deliver(self, node: Node, delivery: Delivered, replay: bool) -> None:
         if delivery.stage == FINAL:
-            self._positions[self.topology.group_of[node.pid], delivery.note] = delivery.position
+            group = self.topology.group_of[node.pid]
+            self._positions[group, delivery.note] = delivery.position
+            clock, _ = self._references[group].after[-1]
+            if delivery.timestamp.time > clock:
+                self._wrong(node, f"it delivers at {delivery.timestamp}; the clock of its group's log is {clock}")
 
     def decided(self, node: Node, instance: int, values: list[bytes]) -> None:
         self._references[self.topology.group_of[node.pid]].take(instance, values)

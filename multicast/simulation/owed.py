@@ -1,6 +1,6 @@
 """What a host owes its protocol in each batch: what the application multicasts, what other clocks say of its own, and
 whether its disk hangs; and that part of it which compares clocks, of links that were reset. Of what gets lost there
-nobody ever hears.
+nobody ever hears. Whoever says that deliveries are missing has them asked for, unless somebody was asked just now.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from multicast.application import ApplicationOutbox
+from multicast.catch_up import RETRY_US
 from multicast.simulation.checkers import Checker
 from multicast.types import AppMessage, MessageId, ProcessId
 
@@ -36,6 +37,16 @@ class Owed(Checker):
 
     def on_life(self, node: Node) -> None:
         node.engine._app_out = _Outbox()
+        catch_up: Any = node.engine._catch_up
+        ask = catch_up.ask
+
+        def watched(peer: ProcessId, now: int) -> ProcessId | None:
+            before, whom = catch_up._asked, ask(peer, now)
+            if whom is None and before is not None and now - before[1] >= RETRY_US:
+                self.report("owed", f"process {node.pid} waits for deliveries of process {before[0]}, asked long ago")
+            return whom  # type: ignore[no-any-return]
+
+        catch_up.ask = watched
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         engine: Any = node.engine

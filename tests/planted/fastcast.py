@@ -8,7 +8,7 @@ from multicast.parts.replicated import Stamp
 from multicast.protocol import Outbox
 from multicast.protocols.fastcast import FastCast, Soft
 from multicast.types import ProcessId
-from tests.planted import Planted
+from tests.planted import Planted, small
 from tests.planted.ft_skeen import DECIDED_CLOCK, stale_commands_count
 from tests.planted.rewriting import rewrite
 
@@ -29,6 +29,11 @@ class FollowersApply(FastCast):
 @rewrite("covers", "final.time <= self.clock", "True", part=GroupLog)
 class ClockUndecided(FastCast):
     """Delivers as soon as all hard stamps are there, whatever the group's clock."""
+
+
+@rewrite("covers", "final.time <= self.clock", "final.time <= self.clock + 1", part=GroupLog)
+class ClockAlmostThere(FastCast):
+    """Delivers when the group's clock is one below the global timestamp: the next stamp may be lower."""
 
 
 @rewrite("_conclude", "(late or final.time > moved_to)", "False")
@@ -55,6 +60,7 @@ PLANTED = (
     Planted(SoftIsHard),
     Planted(FollowersApply, settings=DECIDED_CLOCK, shows="followers, with the clock of the decision"),
     Planted(ClockUndecided),
+    Planted(ClockAlmostThere, settings=small(clock="logical")),
     Planted(NoSlowPath),
     Planted(KnownBeforeDecided),
     Planted(OptimismCertain),

@@ -28,6 +28,11 @@ class TimeOfTheLastLeader(Leases):
     """A new leader takes every lease for one that was not renewed for long."""
 
 
+@rewrite("_measure", "now + 1000 *", "now + 900 *")
+class TenthTooEarly(Leases):
+    """A lease is revoked when nine tenths of its time are over."""
+
+
 @rewrite("on_tick", "self._versions.get(lease) == version:", "lease in self._versions:")
 @rewrite("_revoke", "if row is None or row.version != version:", "if row is None:")
 class TimeOfTheFirstVersion(Leases):
@@ -93,6 +98,7 @@ PLANTED_IN_STORE = (
     Planted("revoked_anyhow", "leases", core=RevokedAnyhow, settings=SMALL),
     Planted("time_of_the_last_leader", "leases", core=TimeOfTheLastLeader, settings=SMALL),
     Planted("time_of_the_first_version", "leases", core=TimeOfTheFirstVersion, settings=SMALL),
+    Planted("tenth_too_early", "books", core=TenthTooEarly, settings=SMALL),
     Planted("moved_in_unmeasured", "books", MovedInUnmeasured, settings=MOVING),
     Planted("moved_in_unmeasured_where_known", "", MovedInUnmeasuredWhereKnown, settings=MOVING),
     Planted("measured_anew_at_each_move", "", core=MeasuredAnewAtEachMove, settings=MOVING),

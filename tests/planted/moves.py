@@ -288,8 +288,14 @@ class StagedForGood(Moves):
     """Rows that stand in the target stay among those that are staged, too."""
 
 
+@rewrite("wrote", "key <= leaving.rows_to", "key < leaving.rows_to")
+class LastGivenNotWatched(Moves):
+    """What the source changes at the very key up to which it has given is not given again."""
+
+
 PLANTED_IN_STORE = (
     Planted("slot_served_twice", "", core=SlotServedTwice, settings=CALM),
+    Planted("last_given_not_watched", "books", core=LastGivenNotWatched, settings=MOVING),
     Planted("ids_left_behind", "", core=IdsLeftBehind, settings=MOVING),
     Planted("moved_ignored_elsewhere", "", MovedIgnoredElsewhere, settings=THREE),
     Planted("moved_by_who_gave", "", core=MovedByWhoGave, settings=THREE),

@@ -10,6 +10,7 @@ from multicast.parts.group_member import GroupMember
 from multicast.parts.paxos import Paxos
 from multicast.parts.payloads import Payloads
 from multicast.parts.reads import LeaderReads
+from multicast.parts.retries import Retries
 from multicast.parts.submissions import Submissions
 from multicast.parts.transfer import StateTransfer
 from multicast.protocols.fastcast import FastCast
@@ -26,6 +27,11 @@ from tests.planted.rewriting import rewrite
 @rewrite("_retry", "return self._retries.wake(now)", "return None")
 class StampsToldOnceMore(WhiteBox):
     """A leader asks once after what is not committed."""
+
+
+@rewrite("due", "min(2 ** (self._times[key] - 1), _PAUSE_MAX) * self.period_us", "self.period_us", part=Retries)
+class NeverMoreRarely(WhiteBox):
+    """What waits is asked after once in a period, for as long as it takes."""
 
 
 @rewrite("tick", "return self._retries.wake(now)", "return None", part=Submissions)

@@ -45,6 +45,11 @@ class BarrierNotAwaited(Positions):  # type: ignore[type-arg]
     """A barrier leaves, and nobody waits for it."""
 
 
+@rewrite("on_told", "or question.number != message.number", "")
+class LateAnswerTaken(Positions):  # type: ignore[type-arg]
+    """What a leader has answered too late counts as its answer to the next question."""
+
+
 @rewrite("_judge", "collect.held()", "True")
 class SingleCollect(Collects):
     """Each shard is asked once."""
@@ -111,6 +116,7 @@ PLANTED_IN_STORE = (
     Planted("own_position_told", AGES, core=OwnPositionTold, settings=SEVERAL),
     Planted("joins_the_barrier", AGES, core=JoinsTheBarrier, settings=BARRIERS),
     Planted("barrier_not_awaited", AGES, core=BarrierNotAwaited, settings=BARRIERS),
+    Planted("late_answer_taken", "lives", core=LateAnswerTaken, settings=SEVERAL),
     Planted("single_collect", STRICT, core=SingleCollect, settings=SEVERAL),
     Planted("differences_overlooked", STRICT, core=DifferencesOverlooked, settings=SEVERAL),
     Planted("deleted_in_between", STRICT, core=DeletedInBetween, settings=DELETING),
