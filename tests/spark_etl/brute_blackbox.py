@@ -200,6 +200,9 @@ def executes(order: Iterable[Transaction], lists: set[Any]) -> bool:
             if op.kind == "r":
                 if not returns(t, op, now):
                     return False
+            elif op.kind == "neq":
+                if t.type == "ok" and op.value == now:
+                    return False
             elif op.kind == "w":
                 state[op.key] = op.value
             else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
+
 from spark_etl.blackbox.history import Op, Transaction, seen_by_unknown
 
 
@@ -54,6 +56,20 @@ def random_history(random: Random, transactions: int = 4, repeat: bool = False) 
     if random.random() < 0.3:
         random.shuffle(done)
     return _timed(random, done)
+
+
+def with_comparisons(random: Random, history: list[Transaction]) -> list[Transaction]:
+    """Of registers: some transactions have failed compare-and-sets, too."""
+    if any(op.kind == "append" or op.value == () for t in history for op in t.ops):
+        return history
+    found = []
+    for t in history:
+        ops = list(t.ops)
+        if random.random() < 0.5:
+            compared = Op("neq", random.choice("xy"), random.randint(1, 4))
+            ops.insert(random.randint(0, len(ops)), compared)
+        found.append(msgspec.structs.replace(t, ops=tuple(ops)))
+    return found
 
 
 def _made_up(random: Random, written: list[Any], own: list[Any], lists: bool) -> Any:

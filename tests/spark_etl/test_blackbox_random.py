@@ -17,7 +17,7 @@ from spark_etl.blackbox.models import PLAIN, REALTIME, SESSION
 from spark_etl.blackbox.solver import HOLDS, UNDETERMINED, VIOLATED
 from tests.amounts import tries
 from tests.spark_etl import brute_blackbox as brute
-from tests.spark_etl.random_histories import random_history
+from tests.spark_etl.random_histories import random_history, with_comparisons
 
 EXAMPLES = tries("RANDOM_HISTORIES", 160, 400)
 
@@ -103,6 +103,21 @@ def test_values_that_repeat_are_searched(seed: int, count: int):
         for model, holds in brute.executed(history, variant).items():
             found = judgement.models[variant + model].verdict
             assert found in (UNDETERMINED, HOLDS if holds else VIOLATED), f"{variant}{model}\n{written(history)}"
+
+
+@given(st.integers(0, 1 << 60), st.booleans())
+@settings(max_examples=EXAMPLES)
+def test_failed_comparisons_are_searched(seed: int, repeat: bool):
+    random = Random(seed)
+    history = with_comparisons(random, random_history(random, 4, repeat))
+    compared = any(op.kind == "neq" for t in history for op in t.ops)
+    judgement = judge(history)
+    for variant in (PLAIN, SESSION, REALTIME) if compared else ():
+        (holds,) = brute.models(history, variant, ["serializable"]).values()
+        found = judgement.models[variant + "serializable"]
+        assert found.verdict == (HOLDS if holds else VIOLATED), f"{variant}{found}\n{written(history)}"
+    each = all(brute.linearizable(history, key) for key in dict.fromkeys(op.key for t in history for op in t.ops))
+    assert judgement.models[LINEARIZABLE].verdict == (HOLDS if each else VIOLATED), written(history)
 
 
 @given(st.integers(0, 1 << 60))
