@@ -540,9 +540,9 @@ def _a_read_with_the_version_of_another_position(single: bool) -> Run:
 def _reads_whose_invocations_are_in_no_history(single: bool) -> Run:
     """When they were asked, and what they were promised, nobody knows."""
     run = written()
+    run.read("a9", 0, 2, (1010, 1020))
     run.read("a9", 0, 3, (1100, 1110))
     del run.events[-2]
-    run.read("a9", 0, 2, (1010, 1020))
     run.look({"a1": run.version(2), "b1": run.version(0)}, (1100, 1110), places={0: 3, 1: 1}, consistency="stale")
     del run.events[-2]
     return run
