@@ -12,7 +12,7 @@ it has lost its disk.
 A copy in the archive is written beside, synced and renamed, so there is never half of one; after a crash it begins with
 the first segment that is not there. A segment whose records are not as they were written is not copied: the archive
 never has as whole what is damaged. That, or an archive that cannot be written, is a trouble, not a failure: nothing
-goes until it is put right.
+goes until it is put right. An archive that could not be written is opened anew the next time.
 """
 
 from __future__ import annotations
@@ -69,23 +69,29 @@ class Retention:
         journal.drop(position, limit)
 
     def _copy(self, open_archive: Callable[[], Disk]) -> None:
-        """Copy every closed segment that the archive lacks."""
+        """Copy every closed segment that the archive lacks, whatever it had before: it may have been made anew."""
+        begin = self._journal.begin
+        reached = min(self.archived, begin)
         try:
             if self._archive is None:
                 self._archive = open_archive()
-            begin = self._journal.begin
+            there = set(self._archive.list())
             for name, end in self._journal.closed():
                 if self.ending:
                     break
-                if end > self.archived:
+                if name not in there:
                     self._check(begin, end)
                     self._copy_one(self._archive, name)
-                    self.archived = end
-                begin = end
+                elif self._archive.size(name) != self._journal.disk.size(name):
+                    raise OSError(f"{name} is in the archive, and it is not the same")
+                begin = reached = end
         except (OSError, JournalError) as error:
             self.trouble = str(error)
+            if isinstance(error, OSError):  # the directory may be another one by now, and what is renamed not synced
+                self.close()
         else:
             self.trouble = ""
+        self.archived = reached
 
     def _check(self, begin: int, end: int) -> None:
         """Read the records between these journal offsets. JournalError if they are not as they were written."""
@@ -94,13 +100,10 @@ class Retention:
                 self._pause()
 
     def _copy_one(self, archive: Disk, name: str) -> None:
-        if name not in archive.list():
-            try:
-                archive.replace(name, self._pieces(name))
-            except OSError as error:
-                raise OSError(f"{name} cannot be copied to the archive: {error}") from None
-        elif archive.size(name) != self._journal.disk.size(name):
-            raise OSError(f"{name} is in the archive, and it is not the same")
+        try:
+            archive.replace(name, self._pieces(name))
+        except OSError as error:
+            raise OSError(f"{name} cannot be copied to the archive: {error}") from None
 
     def _pieces(self, name: str) -> Iterator[bytes]:
         disk = self._journal.disk

@@ -108,7 +108,8 @@ class Snapshots:
 
     completed(): how many deliveries it has completed. away: peers to which there is no connection.
     enabled: there is a `Keeper`. missing: the floor of a peer's journal below which this process lacks deliveries that
-    it cannot fetch, for want of one; 0: none. source: who gave the whole snapshot that was staged last.
+    it cannot fetch, for want of one; 0: none. source: who gave the whole snapshot that was staged last. While that is
+    news nothing else is staged over it: it is about to be sealed.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class Snapshots:
             self.missing = floor
             return
         self._holders.add(peer)
-        if self._peer is None:
+        if self._peer is None and not (self.source is not None and self._completed() < self._position):
             self._peer, self._after = peer, b""
             self._position, self._timestamp = 0, ZERO
             self._patience = RETRY_US

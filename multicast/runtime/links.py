@@ -58,6 +58,7 @@ class Links:
     ):
         self._self_id = self_id
         self._fence = fence
+        self._fail = fail
         self._troubles = Troubles()
         self._dirty: list[Outgoing] = []
         self.outgoing: dict[ProcessId, Outgoing] = {}
@@ -89,7 +90,14 @@ class Links:
 
     def _dial(self, peer: ProcessId) -> None:
         dialling = asyncio.get_running_loop().create_task(self.outgoing[peer].run(), name=f"link to {peer}")
+        dialling.add_done_callback(self._dialled)
         self._dialling.append(dialling)
+
+    def _dialled(self, dialling: asyncio.Task[None]) -> None:
+        """It ends by cancellation, or it is a bug of ours: nobody would ever dial again."""
+        error = None if dialling.cancelled() else dialling.exception()
+        if error is not None:
+            self._fail(error)
 
     def _heard(self, peer: ProcessId) -> None:
         """The peer is up, so our own link to it need not wait any longer."""

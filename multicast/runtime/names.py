@@ -26,9 +26,13 @@ class Lookup:
         except ValueError:
             pass
         if self._under_way is None or self._under_way[0] != host:
-            self._under_way = (host, asyncio.get_running_loop().create_future())
-            asked = (*self._under_way, asyncio.get_running_loop())
-            threading.Thread(target=self._look, args=asked, name="name lookup", daemon=True).start()
+            loop = asyncio.get_running_loop()
+            asked = (host, loop.create_future(), loop)
+            try:
+                threading.Thread(target=self._look, args=asked, name="name lookup", daemon=True).start()
+            except RuntimeError as error:  # the system has no more threads for us
+                raise OSError(f"{host} cannot be looked up: {error}") from None
+            self._under_way = asked[:2]
         host, answer = self._under_way
         try:
             return await asyncio.shield(answer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from multicast import records
 from multicast.journal import Journal
 from multicast.records import JournalError, encode_record
 from multicast.retention import Retention
+from multicast.runtime.disk import FileDisk
 from multicast.segments import segment_name
 from multicast.simulation.disk import SimulatedDisk
 from multicast.types import FINAL, AppMessage, Timestamp
@@ -100,6 +103,21 @@ def test_an_archive_that_cannot_be_opened_is_a_trouble_and_not_the_end() -> None
     retention = Retention(journal, 0, refuse)
     retention.advance(20, journal.end)
     assert (retention.trouble, journal.floor) == ("not yours", 0)
+
+
+def test_an_archive_that_was_away_is_found_again_and_has_everything_that_is_here(tmp_path: Path) -> None:
+    """What it had before it went is in the journal still."""
+    journal, place = written(20), tmp_path / "archive"
+    retention = Retention(journal, 1 << 30, lambda: FileDisk(place))
+    retention.advance(20, journal.end)
+    shutil.rmtree(place)
+    place.mkdir()
+    retention.advance(20, journal.end)
+    assert "cannot be copied to the archive" in retention.trouble and retention.archived == 0
+    retention.advance(20, journal.end)
+    retention.close()
+    assert retention.trouble == "" and retention.archived == journal.closed()[-1][1]
+    assert sorted(path.name for path in place.iterdir()) == [name for name, _ in journal.closed()]
 
 
 def test_what_another_life_has_archived_is_not_copied_again_and_must_be_the_same() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import threading
 import tracemalloc
 from typing import Any, cast
 
@@ -247,6 +248,36 @@ async def test_where_a_peer_is_said_to_be_may_be_no_address() -> None:
     await eventually(lambda: bool(heard) or dialling.done(), "it was dialled")
     assert not dialling.done()
     dialling.cancel()
+
+
+async def test_who_can_start_no_thread_for_a_name_dials_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system out of threads has some again later."""
+    tried: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        tried.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    out = Ears().links.outgoing[1]
+    out.move(("localhost", 1))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    dialling = asyncio.create_task(out.run())
+    await eventually(lambda: len(tried) > 1 or dialling.done(), "it tried again")
+    assert not dialling.done()
+    dialling.cancel()
+
+
+async def test_a_link_that_ends_by_a_bug_of_ours_is_not_the_silent_end_of_it() -> None:
+    ears, failed = Ears(), list[BaseException]()
+    ears.links._fail = failed.append
+
+    async def broken() -> None:
+        raise KeyError("ours")
+
+    ears.links.outgoing[1].run = broken  # type: ignore[method-assign]
+    ears.links._dial(1)
+    await eventually(lambda: bool(failed), "it was told")
+    assert isinstance(failed[0], KeyError)
 
 
 # -- old copies of disks -----------------------------------------------------------------------------------------------

@@ -128,6 +128,20 @@ def test_a_snapshot_whose_first_chunk_could_not_be_kept_is_asked_for_from_its_be
     assert fetching.hear(1, msgspec.structs.replace(REST, position=12)) == []
 
 
+def test_what_is_about_to_be_sealed_is_not_staged_over(fetching: Fetching) -> None:
+    """Before the host ends this life, another peer may say that what is missing is gone, and give its first chunk."""
+    fetching.stage(fetching.hear(0, FIRST))
+    fetching.part.tick(10_000_000)
+    fetching.stage(fetching.hear(0, REST))
+    asked = len(fetching.asked)
+    fetching.hear(1, Gone(8))
+    assert fetching.hear(1, SnapshotChunk(11, AT, b"", [(b"\x00a", b"3")], b"", 1)) == []
+    assert len(fetching.asked) == asked
+    fetching.completed = 9  # another way: then nothing is sealed
+    fetching.hear(1, Gone(12))
+    assert len(fetching.asked) == asked + 1
+
+
 def test_who_catches_up_another_way_stops_fetching(fetching: Fetching) -> None:
     fetching.stage(fetching.hear(0, FIRST))
     fetching.completed = 9

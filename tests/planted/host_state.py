@@ -240,9 +240,14 @@ class NoAddressNoLink(Outgoing):
 # -- what goes --------------------------------------------------------------------------------------------------------
 
 
-@rewrite("_copy", "if end > self.archived:", "if begin > self.archived:")
+@rewrite("_copy", "self._journal.closed():", "self._journal.closed()[1:]:")
 class SecondNotArchived(Retention):
     """Segments are archived from the second one on."""
+
+
+@rewrite("_copy", "if isinstance(error, OSError):", "if False:")
+class NeverOpenedAnew(Retention):
+    """An archive that was away stays away."""
 
 
 @rewrite("advance", "limit = min(limit, self.archived)", "pass")
@@ -270,6 +275,7 @@ PLANTED = (
         FloorsPositionNotRaised, FloorIsThere, SegmentsBaseOneOff, SummarysOffsetsOff, LooksOneFurther,
         OpenSegmentArchived, OlderThanItSays, AheadOfTheDisk, OlderOneCounts, CheckpointUnsynced, UnfinishedCounts,
         RecordAfterItSkipped, RefersTooFar, SecondNotArchived, GoesUnarchived, ClosedInUse,
+        NeverOpenedAnew,
         LeftBeside, HalfACheckpoint, LooksLikeAnEnd, TornHeaderRefused, NestedTooDeep, EndsWhenAllIsArchived,
         NoAddressNoLink, ListedByTwo, ReadAndNotSynced, CutsWhatWasThere,
     ),

@@ -105,6 +105,11 @@ class NeverPatient(transfer.Snapshots):
     """Where every answer takes long each comes from somebody who was given up."""
 
 
+@rewrite("_on_gone", "not (self.source is not None and self._completed() < self._position)", "True")
+class StagedOver(transfer.Snapshots):
+    """Before a whole snapshot is sealed the first chunk of another one may be staged over it."""
+
+
 @rewrite("install", "self._backend.unstage()", "pass")
 class StagedForGood(snapshot.Snapshots):
     """What was fetched in part takes room until another snapshot is fetched."""
@@ -126,6 +131,7 @@ PLANTED_IN_STORE = (
     Planted("senders_promises", "", core=SendersPromises, settings=SMALL),
     Planted("ahead_of_its_position", "", core=AheadOfItsPosition, settings=SMALL),
     Planted("never_patient", "", core=NeverPatient, settings=SMALL),
+    Planted("staged_over", "", core=StagedOver, settings=SMALL),
     Planted("staged_for_good", "", core=StagedForGood, settings=SMALL),
     Planted("any_key_is_staged", "", core=AnyKeyIsStaged, settings=SMALL),
 )

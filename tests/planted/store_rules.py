@@ -213,7 +213,7 @@ class OneNeedIsEnough(Rights):
 # -- watches, versions ------------------------------------------------------------------------------------------------
 
 
-@rewrite("_over", "Followed(merged(asked.told, upto), max(upto, client.after))",
+@rewrite("_over", "Followed(found, max(upto, client.after))",
          "Followed(merged(asked.told, asked.complete), asked.complete)")  # fmt: skip
 class OlderThanTheBuffer(Watches):
     """Who asks for what is older than the buffer is told up to where the first shard is."""
