@@ -352,13 +352,13 @@ class Host:
         """These belong to the groups: some may be new. Who is removed is linked as long as its leader may tell it."""
         self._known = processes
         topology, found = self.engine.protocol.topology, {}
-        for process in dict.fromkeys((*processes, *topology.leaving(), *self._addresses)):
+        self._links.part(gone := topology.gone())
+        for process in dict.fromkeys((*processes, *topology.leaving(), *self._addresses)).keys() - gone.keys():
             if process in self._addresses:
                 found[process] = self._addresses[process]
             elif self._address_of is not None:
                 found[process] = self._address_of(process, topology.note_of(process))
         self._links.add(found)
-        self._links.gone.update(topology.gone())
         if self._on_members is not None:
             self._on_members()
 

@@ -74,7 +74,7 @@ class Links:
             receive=receive, reset=reset, heard=self._heard, fail=fail, troubles=self._troubles, tls=tls,
         )  # fmt: skip
         self._dials = False
-        self._dialling: list[asyncio.Task[None]] = []
+        self._dialling: dict[ProcessId, asyncio.Task[None]] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ride_timer: asyncio.TimerHandle | None = None
         self.add(addresses)
@@ -88,10 +88,22 @@ class Links:
                 if self._dials:
                     self._dial(peer)
 
+    def part(self, gone: Mapping[ProcessId, int]) -> None:
+        """These were removed, each in this view, and nobody needs them any more: there are no links to them, what waits
+        for them goes, and who comes all the same is told."""
+        self.gone.update(gone)
+        for peer in self.outgoing.keys() & gone.keys():
+            out, link = self.outgoing.pop(peer), self.incoming.pop(peer)
+            if peer in self._dialling:
+                self._dialling.pop(peer).cancel()
+            out.abort("it was removed")
+            if link.connection is not None:
+                link.connection.abort()
+
     def _dial(self, peer: ProcessId) -> None:
         dialling = asyncio.get_running_loop().create_task(self.outgoing[peer].run(), name=f"link to {peer}")
         dialling.add_done_callback(self._dialled)
-        self._dialling.append(dialling)
+        self._dialling[peer] = dialling
 
     def _dialled(self, dialling: asyncio.Task[None]) -> None:
         """It ends by cancellation, or it is a bug of ours: nobody would ever dial again."""
@@ -126,9 +138,7 @@ class Links:
         while loop.time() < deadline and self._any_connected():
             await asyncio.sleep(0.005)
         self.abort()
-        for task in self._dialling:
-            task.cancel()
-        await asyncio.gather(*self._dialling, return_exceptions=True)
+        await asyncio.gather(*self._dialling.values(), return_exceptions=True)
         await asyncio.sleep(0)  # let aborted transports report that they are gone
         await self.listener.closed()
 
@@ -141,7 +151,7 @@ class Links:
         for out in self.outgoing.values():
             out.abort("closed")
         self.listener.abort()
-        for task in self._dialling:
+        for task in self._dialling.values():
             task.cancel()
 
     def move(self, peer: ProcessId, address: tuple[str, int], since: int) -> None:

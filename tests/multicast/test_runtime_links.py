@@ -350,6 +350,23 @@ async def test_who_was_removed_while_it_was_down_is_told_and_not_heard() -> None
     assert not welcome(transport).fenced, "whom nobody knows may belong to a view that is not known here yet"
 
 
+async def test_with_who_is_gone_there_is_no_link_and_what_waited_for_it_is_forgotten() -> None:
+    ears = Ears()
+    connection, transport = ears.connect()
+    feed(connection, encode_greeting(hello(1)))
+    ears.links.send([((1,), b"waits")])
+    ears.links.part({1: 3, 7: 1})
+    assert not transport.open and not ears.links.outgoing and not ears.links.incoming and not ears.links.status()
+    feed(connection, frames([b"late"]))
+    connection.connection_lost(None)
+    ears.links.send([((1,), b"vote")])
+    ears.links.flush()
+    again, transport = ears.connect()
+    feed(again, encode_greeting(hello(1)) + frames([b"vote"]))
+    assert "process 1 was removed from its group, in view 3" in welcome(transport).refusal
+    assert welcome(transport).fenced and not transport.open and not ears.frames
+
+
 async def test_who_took_the_place_of_another_says_where_it_is_once_it_is_believed() -> None:
     ears = Ears()
     assert ears.links.listener.identity.hello(1, ears.links.outgoing[1].sender).place == b"there"

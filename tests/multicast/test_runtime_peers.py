@@ -70,17 +70,19 @@ async def test_who_does_not_belong_here_is_refused_in_one_sentence_and_logged_on
 
 
 async def test_there_is_a_link_to_who_was_removed_last_and_those_removed_before_are_told(clusters: Any) -> None:
-    """The leader may have to tell the last one, and need it till then."""
+    """The leader may have to tell the last one, and need it till then. Nobody dials who was removed before."""
     cluster = clusters(Topology({0: (0,)}))
     away = free_ports(1)[0]
     await cluster.start(0, address_of=lambda process, note: (note.decode(), away))
     topology = cluster.hosts[0].engine.protocol.topology
-    for number, process in enumerate((7, 8)):
-        for view, adds in ((2 * number, True), (2 * number + 1, False)):
-            topology.views[0].change(Change(view, adds, process, note=b"127.0.0.1"))
-            topology.views[0].begin(view + 1)
-    topology.follow(0)
-    await cluster.multicast(0, b"")
+    linked: list[set[str]] = []
+    for view, (process, adds) in enumerate(((7, True), (7, False), (8, True), (8, False))):
+        topology.views[0].change(Change(view, adds, process, note=b"127.0.0.1"))
+        topology.views[0].begin(view + 1)
+        topology.follow(0)
+        await cluster.multicast(0, b"")
+        linked.append({task.get_name() for task in asyncio.all_tasks() if "link to" in task.get_name()})
+    assert linked == [{"link to 7"}, {"link to 7"}, {"link to 8"}, {"link to 8"}]
     assert cluster.hosts[0].status()["peers"] == {"8": {"connected": False, "queued": 0}}
     for process, told in ((7, True), (8, False)):
         peer = BarePeer(cluster.addresses[0])
