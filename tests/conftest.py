@@ -152,30 +152,42 @@ def left_behind(mark: str) -> dict[int, str]:
     return found
 
 
-class ProcessCount:
-    """How many processes this one has started with `subprocess`; once made, it cannot be taken away (PEP 578)."""
+class OpenedCount:
+    """How many processes this one has started with `subprocess`, and how many sockets it has made, as each event loop
+    does; once made, it cannot be taken away (PEP 578)."""
 
     def __init__(self) -> None:
         self.value = 0
         sys.addaudithook(self)
 
     def __call__(self, event: str, _: tuple[object, ...]) -> None:
-        self.value += event == "subprocess.Popen"
+        self.value += event in ("subprocess.Popen", "socket.__new__")
+
+    def closed(self) -> Iterator[None]:
+        """A fixture: what was opened meanwhile, and that nobody has closed, is told when it ends."""
+        before = self.value
+        yield
+        if self.value > before:
+            gc.collect()
 
 
 @pytest.fixture(scope="session")
-def process_count() -> ProcessCount:
-    return ProcessCount()
+def opened_count() -> OpenedCount:
+    return OpenedCount()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_the_tests_of_a_file_share_is_closed(opened_count: OpenedCount) -> Iterator[None]:
+    """See below: what the fixtures of a file leave is told with the last of its tests."""
+    yield from opened_count.closed()
 
 
 @pytest.fixture(autouse=True)
-def who_starts_a_process_waits_for_it(process_count: ProcessCount) -> Iterator[None]:
-    """A process that nobody has waited for is told when its object goes: here, in the test that started it. One in a
-    cycle, as a traceback makes them, goes when Python looks for such; that failed whichever test was next."""
-    before = process_count.value
-    yield
-    if process_count.value > before:
-        gc.collect()
+def who_opens_something_closes_it(opened_count: OpenedCount) -> Iterator[None]:
+    """A process that nobody has waited for, a socket that nobody has closed or a coroutine that nobody has awaited is
+    told when its object goes: here, in the test that made it. One in a cycle, as a traceback makes them, goes when
+    Python looks for such; that failed whichever test was next."""
+    yield from opened_count.closed()
 
 
 @pytest.fixture(scope="session", autouse=True)

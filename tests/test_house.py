@@ -322,29 +322,45 @@ def test_a_process_left_behind_is_noticed() -> None:
     assert conftest.left_behind("planted") == {}
 
 
-NOT_WAITED_FOR = """
-import subprocess, sys
-from tests.conftest import process_count, who_starts_a_process_waits_for_it
+LEAVES = """
+import socket, subprocess, sys
+import pytest
+from tests.conftest import opened_count, what_the_tests_of_a_file_share_is_closed, who_opens_something_closes_it
 
-def test_leaves_a_process():
-    cycle = [subprocess.Popen([sys.executable, "-c", "pass"])]
+def kept(what):
+    cycle = [what]
     cycle.append(cycle)
 
+@pytest.fixture(scope="module")
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+    kept(socket.create_server(("127.0.0.1", 0)))
+
+def test_leaves_a_process():
+    kept(subprocess.Popen([sys.executable, "-c", "pass"]))
+
 def test_of_something_else():
+    pass
+
+def test_leaves_a_connection(listening):
+    kept(socket.create_connection(listening))
+
+def test_whose_fixture_leaves_a_socket(listening):
     pass
 """
 
 
-def test_who_does_not_wait_for_a_process_is_named_and_not_the_next_test(tmp_path: Path) -> None:
+def test_who_leaves_something_open_is_named_and_not_the_next_test(tmp_path: Path) -> None:
     path = tmp_path / "test_planted.py"
-    path.write_text(NOT_WAITED_FOR)
+    path.write_text(LEAVES)
     ran = run("-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), str(path))
     ends = [line.split(" - ")[0] for line in ran.stdout.splitlines() if line.startswith(("PASSED", "ERROR", "FAILED"))]
     tests = [f"{kind} {line.rpartition('::')[2]}" for line in ends for kind in [line.split()[0]]]
-    assert sorted(tests) == [
-        "ERROR test_leaves_a_process", "PASSED test_leaves_a_process", "PASSED test_of_something_else",
-    ], ran.stdout  # fmt: skip
-    assert "is still running" in ran.stdout
+    passed = ("leaves_a_connection", "leaves_a_process", "of_something_else", "whose_fixture_leaves_a_socket")
+    left = ("leaves_a_connection", "leaves_a_process", "whose_fixture_leaves_a_socket")
+    assert sorted(tests) == [*(f"ERROR test_{name}" for name in left), *(f"PASSED test_{name}" for name in passed)]
+    assert "is still running" in ran.stdout and ran.stdout.count("unclosed <socket") == 2, ran.stdout
 
 
 def test_a_test_that_would_start_spark_in_another_worker_is_noticed() -> None:

@@ -89,6 +89,6 @@ async def test_a_watch_that_nobody_begins_ends_in_its_own_time() -> None:
 async def test_a_watch_of_what_is_no_host_is_served_by_nobody() -> None:
     async with AsyncClient("http://a..b:7500") as store:
         with pytest.raises(Unavailable, match="no name of a host"):
-            await anext(store.watch(timeout=0.1))
+            await anext(store.watch(timeout=0.5))
         with pytest.raises(Unavailable, match="no name of a host"):
-            await store.get("a", timeout=0.1)
+            await store.get("a", timeout=0.5)
