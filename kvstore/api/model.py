@@ -51,6 +51,8 @@ NOTED_KEYS_MAX = 100_000
 it is only one: what a record has room for if their keys are as long as may be."""
 NOTED_BYTES_MAX = 16 * 1024 * 1024
 """Of keys that one transaction has read in one shard the journal tells so many bytes."""
+APPENDED_BYTES_MAX = 16 * 1024 * 1024
+"""Of values that the Appends of one transaction write in one shard, each counted once, with what it was before."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 SLOTS = 16384
@@ -127,7 +129,8 @@ def counted(operation: Number, before: int | None) -> int:
 
 
 class Append(msgspec.Struct, array_like=True, tag=5, gc=False):
-    """Appends bytes; an absent key counts as empty. Beyond the value limit the whole transaction fails."""
+    """Appends bytes; an absent key counts as empty. Beyond the value limit the whole transaction fails, and beyond
+    APPENDED_BYTES_MAX."""
 
     key: bytes
     value: bytes
@@ -283,6 +286,11 @@ def operations_of(transaction: Transaction | Txn) -> tuple[Simple, ...]:
         return simple((*transaction.success, *transaction.failure))
     every = [transaction, *nested_in(transaction)]
     return tuple([op for one in every for op in (*one.success, *one.failure) if not isinstance(op, Txn)])
+
+
+def appends_in(transaction: Transaction) -> int:
+    """How many Appends it has, in all its branches."""
+    return [type(op) for op in operations_of(transaction)].count(Append)
 
 
 def compares_of(transaction: Transaction | Txn) -> tuple[Compare, ...]:

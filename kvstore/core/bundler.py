@@ -12,7 +12,8 @@ In a bundle for several shards no transaction writes what the vote on a later on
 of them before any takes effect (`kvstore.core.log`): the later one goes into the next bundle. A step of a move is a
 bundle of its own. What a bundle has seen and done is one record of the journal, so ranges that may see many keys go
 into further bundles, too (NOTED_KEYS_MAX); and the votes on it are one message, so no more than RANGING_MAX with ranges
-go into one.
+go into one. An Append of a byte may write a whole value, and what a bundle writes is in memory at once, so there are
+APPENDS_MAX in one, unless they are of one transaction.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from kvstore.api.model import NOTED_KEYS_MAX, has_nested, move_of
+from kvstore.api.model import NOTED_KEYS_MAX, appends_in, move_of
 from kvstore.api.validation import noted
-from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, unnamed_id
+from kvstore.core.bundles import BUNDLE_TRANSACTIONS_MAX, NO_ID, encode_bundle, format_for, unnamed_id
 from kvstore.core.plans import LocalPlan
 from kvstore.core.requests import Flight, Requests, Touches, Waiting
 from multicast.application import ApplicationOutbox
@@ -45,6 +46,7 @@ FULL_BYTES = 256 * 1024
 RANGING_MAX = 64
 """Transactions with a range in a bundle for several shards: a vote on one tells of every slot that the shard has given
 or taken, 400 kB if all have moved one by one."""
+APPENDS_MAX = 128
 PASSED_MAX = 256
 """So many that must go into a later bundle are passed to fill one: where all want one key, more would be in vain."""
 
@@ -154,8 +156,8 @@ class Bundler:
         newest = max([created_us(waiting.id) for waiting in taken if not waiting.unnamed], default=0)
         created = max(self._clock(now), newest)
         message_id = new_message_id(created, self._rng.getrandbits(62))
-        nested = any([has_nested(waiting.transaction) for waiting in taken])
-        payload = encode_bundle([(NO_ID if w.unnamed else w.id, w.body) for w in taken], nested)
+        version = format_for([waiting.transaction for waiting in taken])
+        payload = encode_bundle([(NO_ID if w.unnamed else w.id, w.body) for w in taken], version)
         flight = self._flights[message_id] = Flight(message_id, flow.destinations, taken, now)
         for index, waiting in enumerate(taken):
             waiting.flight = flight
@@ -176,7 +178,7 @@ class Bundler:
         later: list[Waiting] = []
         written: set[bytes] = set()
         deleted = False
-        size, keys, several = 0, 0, len(flow.destinations) > 1
+        size, keys, appends, several = 0, 0, 0, len(flow.destinations) > 1
         queue = flow.queue
         while queue and len(taken) < FULL_TRANSACTIONS and (not taken or size + len(queue[0].body) <= FULL_BYTES):
             if len(later) > PASSED_MAX:
@@ -188,7 +190,8 @@ class Bundler:
             waiting.queued = None
             seen = noted(waiting.transaction)
             keys += max(seen, NOTED_KEYS_MAX // RANGING_MAX) if seen and several else seen
-            if taken and keys > NOTED_KEYS_MAX:
+            appends += appends_in(waiting.transaction)
+            if taken and (keys > NOTED_KEYS_MAX or appends > APPENDS_MAX):
                 later.append(waiting)
                 break
             if several:

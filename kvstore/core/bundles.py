@@ -7,22 +7,27 @@ its client gave it; a read that nobody can repeat, because the replica itself ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
 
-from kvstore.api.model import Transaction
+from kvstore.api.model import APPENDED_BYTES_MAX, VALUE_BYTES_MAX, Transaction, appends_in, has_nested
 from multicast.membership import payload_of
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
 BUNDLE_VERSION = 4
 """1 was a single transaction, whose id was the message's and whose version was its timestamp. 2 had ranges by prefix
-only, and none that delete; it is read as 3. What 1 to 3 write tells no create version (`keeps_create_versions`): an
-older release has executed it without, and replicas of both must have the same rows."""
+only, and none that delete; it is read as 3."""
+CREATES_VERSION = 4
+"""What 1 to 3 write tells no create version: an older release has executed it without, and replicas of both must have
+the same rows."""
 NESTED_VERSION = 5
 """Of a bundle in which a transaction has nested ones; any other one is of BUNDLE_VERSION, which older releases read."""
+LIMITED_VERSION = 6
+"""Of one in which the Appends of a transaction might write more than APPENDED_BYTES_MAX, with nested ones or without:
+then it fails. Older releases knew no such limit, and what they have ordered is executed without."""
 
 NO_ID: MessageId = b""
 """The id of a read that nobody can repeat: nothing is remembered under it."""
@@ -67,9 +72,19 @@ def encode_transaction(transaction: Transaction) -> bytes:
     return encoded if transaction.by else _WITHOUT_BY + encoded[1:-1]
 
 
-def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]], nested: bool = False) -> bytes:
-    """The payload of a message. transactions: (id or NO_ID, of `encode_transaction`). nested: see NESTED_VERSION."""
-    version = NESTED_VERSION if nested else BUNDLE_VERSION
+def format_for(transactions: Iterable[Transaction]) -> int:
+    """The version of a bundle of these."""
+    version = BUNDLE_VERSION
+    for transaction in transactions:
+        if appends_in(transaction) > APPENDED_BYTES_MAX // VALUE_BYTES_MAX:
+            return LIMITED_VERSION
+        if has_nested(transaction):
+            version = NESTED_VERSION
+    return version
+
+
+def encode_bundle(transactions: Sequence[tuple[MessageId, bytes]], version: int = BUNDLE_VERSION) -> bytes:
+    """The payload of a message. transactions: (id or NO_ID, of `encode_transaction`). version: see `format_for`."""
     return _encode(_Bundle(version, [Bundled(i, msgspec.Raw(body)) for i, body in transactions]))
 
 
@@ -84,9 +99,9 @@ def decode_bundle(message: AppMessage) -> list[Bundled]:
     version = payload[1] if len(payload) > 1 and payload[0] == 0x92 else 0
     if not version:
         payload = payload_of(message)
-    if NESTED_VERSION < version < 0x80:
+    if LIMITED_VERSION < version < 0x80:
         raise EnvelopeError(
-            f"a bundle of format {version} was ordered and this program knows {NESTED_VERSION}; use a newer release"
+            f"a bundle of format {version} was ordered and this program knows {LIMITED_VERSION}; use a newer release"
         )
     try:
         if version == 1:
@@ -140,10 +155,10 @@ def is_single(payload: bytes) -> bool:
     return payload[:2] == _SINGLE
 
 
-def keeps_create_versions(message: AppMessage) -> bool:
-    """Whether what this bundle overwrites keeps its create version."""
+def format_of(message: AppMessage) -> int:
+    """The version of a bundle that `decode_bundle` has read."""
     payload = message.payload
-    return (payload if payload[0] == 0x92 else payload_of(message))[1] > 3
+    return (payload if payload[0] == 0x92 else payload_of(message))[1]
 
 
 def request_digest(body: bytes | msgspec.Raw, destinations: tuple[GroupId, ...]) -> bytes:

@@ -7,6 +7,7 @@ chosen, on an overlay, and says what was read and what is to be written.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import gt, lt
@@ -14,6 +15,7 @@ from typing import Any
 
 from kvstore.api.leases import decode_lease
 from kvstore.api.model import (
+    APPENDED_BYTES_MAX,
     FALLIBLE,
     INT64_MAX,
     INT64_MIN,
@@ -68,7 +70,7 @@ class Impossible(Exception):
 
 
 class Execution:
-    """What executing a branch on one shard amounts to.
+    """What executing a branch on one shard amounts to. limited: see `LocalPlan`.
 
     compared: key -> version of what the vote has compared, so that it need not be compared again. writes: key -> final
     value, None for deleted. leases: key -> lease, of keys that are attached to one. read_bytes: of the keys and values
@@ -77,12 +79,13 @@ class Execution:
     """
 
     __slots__ = (
-        "_deleted", "_kept_bytes", "_rows", "_seen", "_state", "_timestamp", "compared", "failure", "failure_key",
-        "leases", "read_bytes", "results", "writes",
+        "_appendable", "_deleted", "_kept_bytes", "_rows", "_seen", "_state", "_timestamp", "compared", "failure",
+        "failure_key", "leases", "read_bytes", "results", "writes",
     )  # fmt: skip
 
-    def __init__(self, state: State, timestamp: Timestamp):
+    def __init__(self, state: State, timestamp: Timestamp, limited: bool = False):
         self._state = state
+        self._appendable = APPENDED_BYTES_MAX if limited else sys.maxsize
         self._timestamp = timestamp
         self.compared: dict[bytes, Timestamp] = {}
         self._rows: dict[bytes, KeyValue | None] = {}
@@ -211,6 +214,10 @@ class Execution:
         value = operation.value if row is None else row.value + operation.value
         if len(value) > VALUE_BYTES_MAX:
             raise Impossible(f"append: the value would have more than {VALUE_BYTES_MAX} bytes", operation.key)
+        self._appendable -= len(operation.value if operation.key in self.writes else value)
+        if self._appendable < 0:
+            why = f"append: the values would have more than {APPENDED_BYTES_MAX} bytes in a shard"
+            raise Impossible(why, operation.key)
         self._change(operation.key, value, row)
         return OperationResult(length=len(value))
 
@@ -378,11 +385,11 @@ def _holds(compare: Compare, row: KeyValue | None) -> bool:
     return bool((lt if op == "<" else gt)(found, operand))
 
 
-def _trial(branch: Indexed, state: State) -> tuple[str, bytes]:
-    """Why this branch cannot run on `state`, ("", b"") if it can."""
+def _trial(branch: Indexed, state: State, limited: bool) -> tuple[str, bytes]:
+    """Why this branch cannot run on `state`, ("", b"") if it can. limited: of its plan."""
     if not branch or not any([type(op) in _FALLIBLE for _, op in branch]):
         return "", b""
-    trial = Execution(state, ZERO)
+    trial = Execution(state, ZERO, limited)
     trial.run([(i, op) for i, op in branch if type(op) not in _READING])
     return trial.failure, trial.failure_key
 
@@ -396,10 +403,11 @@ def vote(plan: LocalPlan, state: State) -> tuple[Vote, dict[bytes, Timestamp]]:
 
 def _voted(plan: LocalPlan, state: State, holds: bool, truths: bytes) -> Vote:
     if not plan.nested:
-        return Vote(holds, *_trial(plan.course(True), state), *_trial(plan.course(False), state))
+        course, limited = plan.course, plan.limited
+        return Vote(holds, *_trial(course(True), state, limited), *_trial(course(False), state, limited))
     impossible: list[tuple[tuple[bool, bytes], str, bytes]] = []
     if any([type(op) in _FALLIBLE for _, op in plan.every_operation()]):
-        tried = [(way, *_trial(plan.course(*way), state)) for way in ways(plan.transaction)]
+        tried = [(way, *_trial(plan.course(*way), state, plan.limited)) for way in ways(plan.transaction)]
         impossible = [(way, why, key) for way, why, key in tried if why]
     if holds and FAILS not in truths and not impossible:
         return Vote()

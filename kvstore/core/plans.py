@@ -57,13 +57,15 @@ class LocalPlan:
     """The comparisons and operations of a transaction that one shard owns; ranges, Cuts and Moves are everybody's.
 
     owns: whether the shard owns a key; None: it owns all of them. nested: whether there are nested transactions.
-    compares: of the outermost one.
+    compares: of the outermost one. limited: what its Appends write has a limit (LIMITED_VERSION of
+    `kvstore.core.bundles`).
     """
 
-    __slots__ = ("_failure", "_owns", "_success", "compares", "nested", "transaction")
+    __slots__ = ("_failure", "_owns", "_success", "compares", "limited", "nested", "transaction")
 
-    def __init__(self, transaction: Transaction, owns: Callable[[bytes], bool] | None = None):
+    def __init__(self, transaction: Transaction, owns: Callable[[bytes], bool] | None = None, limited: bool = False):
         self.transaction = transaction
+        self.limited = limited
         self.compares: tuple[Compare, ...] = transaction.compare
         self._owns = owns
         self._success: Indexed | None = None

@@ -34,11 +34,13 @@ from kvstore.core.audit import (
     decode_outcomes,
 )
 from kvstore.core.bundles import (
+    CREATES_VERSION,
+    LIMITED_VERSION,
     NO_ID,
     decode_bundle,
     decode_transaction,
+    format_of,
     is_single,
-    keeps_create_versions,
     version_of,
 )
 from kvstore.core.changes import Changes
@@ -295,10 +297,11 @@ class Replica(Application):
         moves, homes_of = self.moves, self.moves.first_map.homes_of
         owns = moves.owns if len(shards) > 1 else None
         single, bundle = is_single(message.payload), decode_bundle(message)
-        creates, digest_of = keeps_create_versions(message), self.clients.requests.digest_of
+        form, digest_of = format_of(message), self.clients.requests.digest_of
+        creates, limited = form >= CREATES_VERSION, form >= LIMITED_VERSION
         items: list[Item] = []
         for index, bundled in enumerate(bundle):
-            message_id, plan = bundled.id, LocalPlan(decode_transaction(bundled), owns)
+            message_id, plan = bundled.id, LocalPlan(decode_transaction(bundled), owns, limited)
             version = at if single else version_of(at, index)
             if not message_id:
                 item = Item(message_id, plan, b"", version, delivery.expired, position)
@@ -407,7 +410,7 @@ class Replica(Application):
     def _execute(self, entry: Entry, index: int, item: Item, known: Outcomes | None) -> tuple[Fate, Execution]:
         """What becomes of one of its transactions, and what that reads and writes here."""
         fate, plan = self._fate(entry, index, item, known), item.plan
-        execution = Execution(self.store, item.version)
+        execution = Execution(self.store, item.version, plan.limited)
         if plan.transaction.by and known is None and fate.status in (APPLIED, FAILED):
             fate = Fate(FAILED, False, *denied) if (denied := self.rights.denied(plan.transaction)) else fate
         if fate.status in (APPLIED, FAILED) and entry.move is None:

@@ -15,9 +15,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from kvstore.api.model import has_nested
 from kvstore.api.shard_map import ShardMap, slot_of, slots_of
-from kvstore.core.bundles import encode_bundle, encode_transaction
+from kvstore.core.bundles import encode_bundle, encode_transaction, format_for
 from kvstore.core.messages import Execute
 from kvstore.simulated.clients import Operated, Workload
 from kvstore.simulated.moving import STEPS_MAX, Mover, prepare
@@ -83,7 +82,7 @@ class Copies:
         rng, world, identity = self._rng, self._workload.world, operation.id
         origin = rng.choice(world.topology.processes)
         transaction = operation.transaction
-        payload = encode_bundle([(identity, encode_transaction(transaction))], has_nested(transaction))
+        payload = encode_bundle([(identity, encode_transaction(transaction))], format_for([transaction]))
         if rng.random() < ASKED_AT_ONCE:
             self._ask(operation, origin)
         message_id = new_message_id(max(world.now, created_us(identity)), rng.getrandbits(62))

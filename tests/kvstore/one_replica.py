@@ -8,7 +8,7 @@ from typing import Any
 from kvstore.api.model import OperationResult, Put, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.core.audit import APPLIED, Outcome, decode_outcomes
-from kvstore.core.bundles import encode_bundle, encode_transaction, request_digest
+from kvstore.core.bundles import encode_bundle, encode_transaction, format_for, request_digest
 from kvstore.core.messages import Answered, Execute, Part, Parts, Refused, ShardResult, Vote
 from kvstore.core.replica import Replica
 from kvstore.storage.backend import MemoryBackend
@@ -112,7 +112,8 @@ class Bench:
     ) -> Delivered:
         """A bundle of (id, transaction), all for the same shards."""
         (destinations,) = {SHARDS.shards_of(transaction) for _, transaction in transactions}
-        payload = encode_bundle([(i, encode_transaction(transaction)) for i, transaction in transactions])
+        version = format_for([transaction for _, transaction in transactions])
+        payload = encode_bundle([(i, encode_transaction(transaction)) for i, transaction in transactions], version)
         return self.order(AppMessage(self.new_id(), destinations, payload, origin), outcome=outcome)
 
     def order(

@@ -10,6 +10,7 @@ from kvstore.api.model import (
     RANGE_KEYS_MAX,
     SLOTS,
     Add,
+    Append,
     Compare,
     Delete,
     DeleteRange,
@@ -20,8 +21,25 @@ from kvstore.api.model import (
     Transaction,
 )
 from kvstore.api.shard_map import Place, ShardMap, runs_of, slot_of
-from kvstore.core.bundler import FULL_BYTES, FULL_TRANSACTIONS, PACE, PACE_US_MIN, UNDER_WAY, UNDER_WAY_MAX, Bundler
-from kvstore.core.bundles import EMPTY, NO_ID, decode_bundle, encode_transaction
+from kvstore.core.bundler import (
+    APPENDS_MAX,
+    FULL_BYTES,
+    FULL_TRANSACTIONS,
+    PACE,
+    PACE_US_MIN,
+    UNDER_WAY,
+    UNDER_WAY_MAX,
+    Bundler,
+)
+from kvstore.core.bundles import (
+    BUNDLE_VERSION,
+    EMPTY,
+    LIMITED_VERSION,
+    NO_ID,
+    decode_bundle,
+    encode_transaction,
+    format_of,
+)
 from kvstore.core.messages import MESSAGES, Parts, ShardResults
 from kvstore.core.plans import LocalPlan
 from kvstore.core.requests import RESULT_RETRY_US, WAIT_US_MAX, Requests, Waiting
@@ -128,6 +146,21 @@ def test_what_shards_tell_of_slots_that_have_moved_one_by_one_is_no_more_than_a_
     codec = Codec((), MESSAGES)
     sizes = [len(codec.encode(APPLICATION, parts)) for _, parts in bench.sent(Parts)]
     assert sizes and max(sizes) <= FRAME_BYTES_MAX
+
+
+def test_a_bundle_has_only_so_many_appends_as_it_may_write_large_values():
+    bench = Bench()
+    single = [bench.request(Transaction(success=(Append(key(0), b"a"),))) for _ in range(APPENDS_MAX + 1)]
+    large = bench.request(Transaction(success=(Append(key(0), b"a"),) * (APPENDS_MAX + 1)))
+    puts = [bench.request(Transaction(success=(Put(key(0), b"p"),))) for _ in range(APPENDS_MAX + 1)]
+    left = []
+    while messages := bench.multicast():
+        left += [(ids_in(message), format_of(message)) for message in messages]
+        for message in messages:
+            bench.order(message)
+        bench.now += PACE_US_MIN * 100
+    assert left == [(single[:-1], BUNDLE_VERSION), (single[-1:], BUNDLE_VERSION), ([large], LIMITED_VERSION),
+                    (puts, BUNDLE_VERSION)]  # fmt: skip
 
 
 def test_different_destinations_leave_apart():

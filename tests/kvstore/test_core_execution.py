@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import kvstore.core.execution
 from kvstore.api.model import (
+    APPENDED_BYTES_MAX,
     BODY_BYTES_MAX,
     INT64_MAX,
     KEY_BYTES_MAX,
@@ -39,7 +40,17 @@ from kvstore.api.model import (
 )
 from kvstore.api.validation import validate
 from kvstore.core.audit import APPLIED, AUDIT_VERSION, Outcome, Outcomes, Read, encode_outcomes
-from kvstore.core.bundles import NO_ID, decode_bundle, decode_transaction, encode_bundle, encode_transaction
+from kvstore.core.bundles import (
+    BUNDLE_VERSION,
+    LIMITED_VERSION,
+    NESTED_VERSION,
+    NO_ID,
+    decode_bundle,
+    decode_transaction,
+    encode_bundle,
+    encode_transaction,
+    format_for,
+)
 from kvstore.core.execution import Execution, merge_results, result_bytes, vote
 from kvstore.core.plans import LocalPlan
 from kvstore.storage.backend import MemoryBackend
@@ -185,6 +196,40 @@ def test_an_impossible_operation_leaves_nothing(rows, operation, reason):
     done = run(state(**rows), Put(b"b", b"1"), operation)
     assert reason in done.failure and done.failure_key == b"a"
     assert done.writes == {} and done.results == []
+
+
+@pytest.mark.parametrize(
+    ("operations", "written"),
+    [
+        ([Append(b"a", b"12345")], 9),
+        ([Append(b"a", b"1"), Append(b"a", b"2345")], 9),
+        ([Append(b"new", b"123"), Append(b"a", b"12")], 9),
+        ([Put(b"a", bytes(100)), Append(b"a", bytes(9))], 9),
+        ([Delete(b"a"), Append(b"a", bytes(9))], 9),
+        ([Append(b"a", b"123"), Append(b"a", b"456")], 10),
+        ([Append(b"b", b""), Append(b"a", b"12")], 10),
+    ],
+)
+def test_what_appends_write_of_a_shard_has_a_limit_with_what_the_values_were(operations, written):
+    """Each value counts once."""
+    store, plan = state(a=b"aaaa", b=b"bbbb"), LocalPlan(Transaction((), tuple(operations)), limited=True)
+    with patch.object(kvstore.core.execution, "APPENDED_BYTES_MAX", 9):
+        (voted, _), limited = vote(plan, store), Execution(store, NOW, limited=True)
+        limited.run(plan.course(True))
+        assert (voted.success_failure, voted.success_key) == (limited.failure, limited.failure_key)
+        assert limited.failure == ("append: the values would have more than 9 bytes in a shard" if written > 9 else "")
+        assert bool(limited.writes) == (written <= 9)
+        assert run(store, *operations).writes, "what an older release has ordered has no limit"
+        assert not vote(LocalPlan(plan.transaction), store)[0].success_failure
+
+
+def test_a_transaction_that_may_append_so_much_says_so_where_it_is_ordered():
+    appends = tuple(Append(b"k%d" % number, b"") for number in range(APPENDED_BYTES_MAX // VALUE_BYTES_MAX + 1))
+    most, beyond = Transaction((), appends[1:], (Put(b"k", b""),)), Transaction((), appends[1:], appends[:1])
+    inside = Transaction((), (Txn((), appends[1:]), *appends[:1]))
+    assert [format_for([one]) for one in (most, beyond, inside)] == [BUNDLE_VERSION, LIMITED_VERSION, LIMITED_VERSION]
+    assert format_for([Transaction((), (Txn(),))]) == NESTED_VERSION
+    assert format_for([Transaction((), (Txn(),)), beyond, most]) == LIMITED_VERSION
 
 
 def test_a_range_sees_state_and_own_writes():

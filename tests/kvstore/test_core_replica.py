@@ -5,10 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kvstore.api.model import RANGE_KEYS_MAX, Add, Compare, DeleteRange, Get, KeyValue, Put, Transaction
+from kvstore.api.model import (
+    APPENDED_BYTES_MAX,
+    RANGE_KEYS_MAX,
+    VALUE_BYTES_MAX,
+    Add,
+    Append,
+    Compare,
+    DeleteRange,
+    Get,
+    KeyValue,
+    Put,
+    Transaction,
+)
 from kvstore.core.audit import APPLIED, FAILED, decode_outcomes
 from kvstore.core.bundles import (
     BUNDLE_TRANSACTIONS_MAX,
+    BUNDLE_VERSION,
+    LIMITED_VERSION,
     EnvelopeError,
     encode_bundle,
     encode_transaction,
@@ -208,10 +222,10 @@ def test_a_replay_that_gives_another_state_stops_the_replica():
     ("payload", "text"),
     [
         (
-            msgspec.msgpack.encode([6, [[], [], []]]),
-            "format 6 was ordered and this program knows 5; use a newer release",
+            msgspec.msgpack.encode([7, [[], [], []]]),
+            "format 7 was ordered and this program knows 6; use a newer release",
         ),
-        (msgspec.msgpack.encode([6, {"new": 1}]), "format 6 was ordered"),
+        (msgspec.msgpack.encode([7, {"new": 1}]), "format 7 was ordered"),
         (msgspec.msgpack.encode([2, {"new": 1}]), "not a bundle"),
         (msgspec.msgpack.encode([2, [[bytes(16), {"new": 1}]]]), "not a bundle"),
         (b"\xc1", "not a bundle"),
@@ -223,3 +237,16 @@ def test_an_ordered_message_of_another_program_is_named(payload, text):
     bench = Bench()
     with pytest.raises(EnvelopeError, match=text):
         bench.order(AppMessage(bench.new_id(), (0,), payload, 0))
+
+
+@pytest.mark.parametrize(("version", "status"), [(LIMITED_VERSION, FAILED), (BUNDLE_VERSION, APPLIED)])
+def test_what_appends_too_much_fails_unless_it_was_ordered_when_there_was_no_limit(version, status):
+    bench = Bench()
+    names = [key(0, number) for number in range(APPENDED_BYTES_MAX // VALUE_BYTES_MAX + 1)]
+    for name in names:
+        bench.deliver(Transaction((), (Put(name, bytes(VALUE_BYTES_MAX - 1)),)))
+    transaction = Transaction((), tuple(Append(name, b"!") for name in names))
+    payload = encode_bundle([(bench.new_id(), encode_transaction(transaction))], version)
+    bench.order(AppMessage(bench.new_id(), (0,), payload, 0))
+    assert decode_outcomes(bench.out.completions[-1][1]).outcomes[0].status == status
+    assert len(bench.store.get(names[0]).value) == VALUE_BYTES_MAX - (status == FAILED)
