@@ -7,7 +7,6 @@ chosen, on an overlay, and says what was read and what is to be written.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import gt, lt
@@ -85,7 +84,7 @@ class Execution:
 
     def __init__(self, state: State, timestamp: Timestamp, limited: bool = False):
         self._state = state
-        self._appendable = APPENDED_BYTES_MAX if limited else sys.maxsize
+        self._appendable = APPENDED_BYTES_MAX if limited else INT64_MAX
         self._timestamp = timestamp
         self.compared: dict[bytes, Timestamp] = {}
         self._rows: dict[bytes, KeyValue | None] = {}
