@@ -7,10 +7,13 @@ import gc
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from client_sdk import AsyncClient, Client, Done, Election, InvalidRequest, KvError, Lost, sessions
+from client_sdk.requests import Request
 from client_sdk.testing import MemoryStore
 
 
@@ -122,3 +125,21 @@ async def test_a_name_that_makes_no_key_is_called_so(name: str) -> None:
                     pass
             async with store.lock("é" * 59 + "n" * 5):
                 assert [len(one.key) async for one in store.scan()] == [400]
+
+
+async def test_who_campaigns_again_with_much_to_say_keeps_its_token_though_answers_are_lost() -> None:
+    """Of what was asked before, the store does not tell large results again."""
+    with MemoryStore() as memory:
+        async with AsyncClient(memory) as store, store.election("e", ttl=60) as election:
+            token = await election.campaign("x" * 100_000)
+            run = store.attempts.run
+
+            async def twice(request: Request[Any]) -> Any:
+                if request.path == "/v1/txn":
+                    await run(request)
+                return await run(request)
+
+            election._queue._attempts = SimpleNamespace(run=twice, timeout=store.attempts.timeout)  # type: ignore[assignment]
+            assert await election.campaign("y" * 100_000) == token
+            found = await election.leader()
+            assert found is not None and found.value == b"y" * 100_000 and found.create_version == token
