@@ -29,6 +29,8 @@ _LOOK_EVERY = 16
 _AT_ONCE_US, _TICKS_MAX = 10, 3_000
 """Who is woken so soon, so often, and nothing comes of it, is woken for nothing. (What stands on a protocol may look
 through a portion of what it has in each of many batches.)"""
+_PAUSE_MAX = 4
+"""Periods: up to there the pause between two questions doubles (parts.retries)."""
 
 
 class Timers(Checker):
@@ -43,6 +45,8 @@ class Timers(Checker):
         self._blocked: dict[ProcessId, tuple[Any, int]] = {}
         self._ticks: dict[ProcessId, tuple[int, int]] = {}
         """When it was woken last, and how often at once before that."""
+        self._asked: dict[tuple[ProcessId, int], dict[Any, tuple[int, int]]] = {}
+        """What is asked for -> how often by now, and when last."""
         self._installed: dict[ProcessId, Ballot] = {}
         """In this ballot it had what others have decided: if it led that, it is deposed and does not know it yet."""
 
@@ -50,6 +54,7 @@ class Timers(Checker):
         self._first.pop(node.pid, None)
         self._blocked.pop(node.pid, None)
         self._ticks.pop(node.pid, None)
+        self._asked = {of: known for of, known in self._asked.items() if of[0] != node.pid}
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         batch, election = node.engine._batch.number, node.protocol.election
@@ -72,6 +77,7 @@ class Timers(Checker):
             self._first[node.pid] = batch, min(firsts)
         else:
             self._first.pop(node.pid, None)
+        self._check_pauses(node, protocol, args[-2])
         if hasattr(protocol, "channels"):
             self._check_blocked(node, protocol, args[-2])
         for deadlines, name in _needed(protocol):
@@ -89,6 +95,21 @@ class Timers(Checker):
         self._ticks[node.pid] = now, many
         if many == _TICKS_MAX:
             self.report("timers", f"process {node.pid} ({node.protocol.role()}) is woken again and again, for nothing")
+
+    def _check_pauses(self, node: Node, protocol: Any, now: int) -> None:
+        """Who asks again and again makes all that is late later still."""
+        parts = protocol, getattr(protocol, "_submissions", None), getattr(protocol, "_payloads", None)
+        for number, part in enumerate(parts):
+            if (retries := getattr(part, "_retries", None)) is None:
+                continue
+            known = self._asked.setdefault((node.pid, number), {})
+            for key in [key for key, expiry in retries._asked.items() if expiry == now + retries.period_us]:
+                many, at = known.get(key, (0, now))
+                known[key] = retries.times(key), now
+                pause = min(2 ** max(many - 1, 0), _PAUSE_MAX) * retries.period_us
+                if many and many + 1 == known[key][0] and now - at < pause:
+                    text = f"asks for the {many + 1}th time after {now - at} us, not {pause}"
+                    self.report("timers", f"process {node.pid} ({protocol.role()}) {text}")
 
     def _check_blocked(self, node: Node, protocol: Any, now: int) -> None:
         """Who is blocked by one message asks in time, however often something else comes meanwhile: a timer that is put
