@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from kvstore.api.model import (
+    APPENDED_BYTES_MAX,
     KEY_BYTES_MAX,
     OPERATIONS_MAX,
     RANGE_BYTES_MAX,
@@ -38,7 +39,8 @@ class ShardJson(msgspec.Struct, kw_only=True):
 class LimitsJson(msgspec.Struct, kw_only=True):
     """Of requests. range_bytes_max: a page of a scan ends early when a shard has found so much. result_bytes_max: what
     one transaction may read of one shard; of more nothing is told: a transaction that wrote has `results_omitted`, what
-    only reads is 422. timeout_max_ms: the longest that `X-Timeout-Ms` may ask for."""
+    only reads is 422. appended_bytes_max: what its appends may write in one shard; beyond it fails. timeout_max_ms: the
+    longest that `X-Timeout-Ms` may ask for."""
 
     key_bytes_max: int = KEY_BYTES_MAX
     value_bytes_max: int = VALUE_BYTES_MAX
@@ -46,6 +48,7 @@ class LimitsJson(msgspec.Struct, kw_only=True):
     scan_limit_max: int = SCAN_LIMIT_MAX
     range_bytes_max: int = RANGE_BYTES_MAX
     result_bytes_max: int = RESULT_BYTES_MAX
+    appended_bytes_max: int = APPENDED_BYTES_MAX
     body_bytes_max: int = 0
     timeout_max_ms: int = 60_000
 

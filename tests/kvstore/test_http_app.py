@@ -14,7 +14,7 @@ import pytest
 
 from kvstore.api.cluster import ClusterJson, ReplicaJson, ShardJson
 from kvstore.api.http1 import Fields, Head
-from kvstore.api.model import RESULT_BYTES_MAX, KeyValue, OperationResult, Result, Transaction
+from kvstore.api.model import APPENDED_BYTES_MAX, RESULT_BYTES_MAX, KeyValue, OperationResult, Result, Transaction
 from kvstore.api.shard_map import ShardMap
 from kvstore.config import ConfigError, LogSettings, ReplicaConfig
 from kvstore.core import messages
@@ -357,6 +357,7 @@ async def test_a_read_of_too_much_is_refused_and_a_write_says_what_it_leaves_out
         assert status == 200 and json.loads(body)["results_omitted"] is True
         limits = json.loads((await client("GET", "/v1/limits"))[2])
         assert limits["result_bytes_max"] == RESULT_BYTES_MAX and limits["range_bytes_max"] < RESULT_BYTES_MAX
+        assert limits["appended_bytes_max"] == APPENDED_BYTES_MAX
 
 
 @pytest.mark.parametrize("path", ["/v1/kv/a", "/v1/kv?prefix=a"])
