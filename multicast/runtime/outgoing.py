@@ -136,6 +136,9 @@ class Outgoing(asyncio.BufferedProtocol):
                 await self._lost
                 missing_since = loop.time()
             except (OSError, TimeoutError, ValueError) as error:  # ValueError: it is no address; perhaps it `move`s
+                if self._transport is not None:  # it was made as its time was over: its loss is not the next one's
+                    self.abort(str(error))
+                    await asyncio.wait([self._lost], timeout=CONNECT_TIMEOUT_S)
                 self._connected(self.peer, False)
                 if loop.time() - missing_since >= MISSING_S:
                     self._troubles.tell(f"cannot reach process {self.peer} at {host}:{port}", str(error))

@@ -47,6 +47,9 @@ class FakeTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         raise AssertionError("nobody asked for that")
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """As nothing is written out there is none."""
+
 
 class Ears:
     """`Links` of process 0 towards process 1, whose frames are kept."""
@@ -365,6 +368,30 @@ async def test_with_who_is_gone_there_is_no_link_and_what_waited_for_it_is_forgo
     feed(again, encode_greeting(hello(1)) + frames([b"vote"]))
     assert "process 1 was removed from its group, in view 3" in welcome(transport).refusal
     assert welcome(transport).fenced and not transport.open and not ears.frames
+
+
+async def test_a_connection_that_is_made_as_its_time_is_over_does_not_take_the_next_one_down(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under TLS, where its loss is told only later."""
+    ears, loop = Ears(), asyncio.get_running_loop()
+    out = ears.links.outgoing[1]
+    made: list[FakeTransport] = []
+
+    async def connect(*_: object) -> None:
+        made.append(FakeTransport())
+        out.connection_made(made[-1])
+        if len(made) == 1:
+            loop.call_later(0.3, out.connection_lost, None)
+            raise TimeoutError
+
+    monkeypatch.setattr(out, "_connect", connect)
+    dialling = asyncio.create_task(out.run())
+    await eventually(lambda: len(made) == 2)
+    await asyncio.sleep(0.4)
+    assert len(made) == 2 and out.connected and made[1].open and not made[0].open
+    dialling.cancel()
+    await asyncio.wait([dialling])
 
 
 async def test_who_took_the_place_of_another_says_where_it_is_once_it_is_believed() -> None:
