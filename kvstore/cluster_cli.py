@@ -78,14 +78,22 @@ def cluster_init(
     output: OutputOption = Output.text,
 ) -> None:
     """Make DIR with the configuration of a new cluster, and an empty directory for each of its replicas."""
-    from kvstore import config, identity
+    from kvstore import changing, config, identity
+    from multicast.runtime.disk import make_directory
 
-    if once and (directory / config.CLUSTER_FILE).exists():
-        made = config.load(directory)
-        tell(output, made, f"{directory / config.CLUSTER_FILE}: cluster {made.cluster_id} as it was")
+    path = directory / config.CLUSTER_FILE
+
+    def is_there() -> bool:
+        """Whether all is well without doing anything. UserError: there is a cluster."""
+        if path.exists() and not once:
+            raise UserError(f"{path} exists already; nothing was changed")
+        if path.exists():
+            was = config.load(directory)
+            tell(output, was, f"{path}: cluster {was.cluster_id} as it was")
+        return path.exists()
+
+    if is_there():
         return
-    if (directory / config.CLUSTER_FILE).exists():
-        raise UserError(f"{directory / config.CLUSTER_FILE} exists already; nothing was changed")
     if given is not None:
         made = config.parse(given.read_bytes(), str(given))
     else:
@@ -103,7 +111,11 @@ def cluster_init(
             machines=addresses(machines),
             names=names,
         )
-    path = identity.create(directory, made)
+    make_directory(str(directory.absolute()))
+    with changing.alone(directory):
+        if is_there():  # another command has made it meanwhile
+            return
+        identity.create(directory, made)
     if tls and given is None:
         from kvstore import certificates
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -153,3 +154,39 @@ def test_a_full_disk_is_named_with_the_file_and_nothing_is_left(
     assert ended.value.code == 1 and f"No space left on device: {directory / config.CLUSTER_FILE}" in told
     assert (directory / config.CLUSTER_FILE).read_bytes() == before
     assert {*os.listdir(directory)} - names == {changing.COMMAND_LOCK, changing.FILE_LOCK}
+
+
+def test_of_two_commands_that_make_a_cluster_in_one_place_one_does(tmp_path: Path) -> None:
+    there = tmp_path / "run"
+    made = [
+        python("-m", "kvstore", "cluster", "init", str(there), "--shards", "1", "--replicas", str(number))
+        for number in (1, 3)
+    ]
+    said = [process.communicate(timeout=60) for process in made]
+    ends = [process.returncode for process in made]
+    assert sorted(ends) == [0, 1], said
+    winner = ends.index(0)
+    lost = said[1 - winner][1]
+    assert "exists already; nothing was changed" in lost or "another command" in lost
+    assert len(config.load(there).replicas) == (1, 3)[winner] == len(list((there / "replicas").iterdir()))
+
+
+def test_who_makes_a_cluster_only_if_there_is_none_finds_that_another_command_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After it has looked, and before it would make one."""
+    made = config.new_cluster(
+        shards=1, replicas=1, protocol="white_box", cluster_id="ab" * 16, base_port=free_base_port(1)
+    )
+    new_cluster = config.new_cluster
+
+    def meanwhile(**asked: Any) -> config.ClusterConfig:
+        create(tmp_path, made)
+        return new_cluster(**asked)
+
+    monkeypatch.setattr(config, "new_cluster", meanwhile)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["cluster", "init", str(tmp_path), "--once"])
+    assert ended.value.code == 0
+    assert f"cluster {'ab' * 16} as it was" in capsys.readouterr().out
+    assert config.load(tmp_path) == made
