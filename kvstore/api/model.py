@@ -290,6 +290,10 @@ def operations_of(transaction: Transaction | Txn) -> tuple[Simple, ...]:
 
 def appends_in(transaction: Transaction) -> int:
     """How many Appends it has, in all its branches."""
+    if len(transaction.success) == 1 and not transaction.failure:  # most are a put
+        kind = type(transaction.success[0])
+        if kind is not Txn:
+            return int(kind is Append)
     return [type(op) for op in operations_of(transaction)].count(Append)
 
 

@@ -37,6 +37,7 @@ from kvstore.api.model import (
     Range,
     Transaction,
     Txn,
+    appends_in,
 )
 from kvstore.api.validation import validate
 from kvstore.core.audit import APPLIED, AUDIT_VERSION, Outcome, Outcomes, Read, encode_outcomes
@@ -228,6 +229,8 @@ def test_a_transaction_that_may_append_so_much_says_so_where_it_is_ordered():
     most, beyond = Transaction((), appends[1:], (Put(b"k", b""),)), Transaction((), appends[1:], appends[:1])
     inside = Transaction((), (Txn((), appends[1:]), *appends[:1]))
     assert [format_for([one]) for one in (most, beyond, inside)] == [BUNDLE_VERSION, LIMITED_VERSION, LIMITED_VERSION]
+    alone, single = Transaction((), (Txn((), appends),)), Transaction((), appends[:1])
+    assert [appends_in(one) for one in (most, alone, single)] == [len(appends) - 1, len(appends), 1]
     assert format_for([Transaction((), (Txn(),))]) == NESTED_VERSION
     assert format_for([Transaction((), (Txn(),)), beyond, most]) == LIMITED_VERSION
 
