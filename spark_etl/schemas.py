@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 VERSION_KEY = "spark_etl.schema_version"
 """Under this name every Parquet file has the version among its metadata; so has `extract.json` beside the tables."""
 
@@ -201,13 +201,15 @@ HISTORY = StructType(
         StructField("age_us", LongType()),
         StructField("places", MapType(IntegerType(), LongType())),
         StructField("seen", BinaryType()),
+        StructField("cluster", StringType()),
         StructField("damage", StringType()),
     ]
 )
 """One row per line of a client history. asked, told: JSON, as there, or null. shard, position: of a read without an id
 of its own, else null and 0 (`kvstore.core.audit.HistoryEvent`). consistency, age_us: null unless a read may miss
 something. places: shard -> position. seen: not null of answers that have places, or instead of them a version at which
-they were read: the answer's version; `version` is null then. `damage`: null, or why the line could not be read."""
+they were read: the answer's version; `version` is null then. cluster: which one was asked, by the line that tells; else
+null. `damage`: null, or why the line could not be read."""
 
 WATCHED = StructType(
     [

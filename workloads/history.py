@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from client_sdk.routing import CLUSTER_FILE, find_place
 from kvstore.api.model import Consistency
 from kvstore.core.audit import Asked, HistoryEvent, Told, watch_asked, watch_told
 from multicast.types import ZERO, MessageId, Timestamp
@@ -26,8 +27,10 @@ class HistoryWriter:
     Each event is one unbuffered write, so a killed client loses nothing that it had said (the file is not synced).
     """
 
-    def __init__(self, path: Path):
-        """Creates `path` and its directory. FileExistsError if it exists: a history is never mixed with another."""
+    def __init__(self, path: Path, cluster: str = ""):
+        """Creates `path` and its directory. cluster: the id of the one that is asked, if it is known. FileExistsError
+        if the file exists: a history is never mixed with another."""
+        self._cluster = cluster
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.events = 0
@@ -36,12 +39,14 @@ class HistoryWriter:
 
     @classmethod
     def create(cls, directory: Path, name: str) -> HistoryWriter:
-        """A new file `directory/history/NAME.jsonl`, or `NAME-2.jsonl` and so on if there are earlier ones."""
+        """A new file `directory/history/NAME.jsonl`, or `NAME-2.jsonl` and so on if there are earlier ones, of the
+        cluster of this directory. ValueError: what that says of itself is damaged."""
         number = 1
+        cluster = find_place(directory).cluster_id if (directory / CLUSTER_FILE).is_file() else ""
         while True:
             suffix = "" if number == 1 else f"-{number}"
             try:
-                return cls(directory / "history" / f"{name}{suffix}.jsonl")
+                return cls(directory / "history" / f"{name}{suffix}.jsonl", cluster)
             except FileExistsError:
                 number += 1
 
@@ -136,6 +141,8 @@ class HistoryWriter:
         self._write(HistoryEvent(0, "watch", _now_us(), _uuid(watch), f, text, **said))
 
     def _write(self, event: HistoryEvent) -> None:
+        if self._cluster and event.type != "watch":
+            event.cluster, self._cluster = self._cluster, ""
         line = self._encode(event) + b"\n"
         written = os.write(self._file, line)
         if written != len(line):

@@ -259,7 +259,8 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
     and how many of its deliveries the read saw. position 0: it was ordered, and its version tells which transaction it
     is. consistency, age_us: of an "invoke" of a read that may miss something (`kvstore.api.model.Consistency`); empty:
     linearizable. places: of an "ok" of such a read, or of one of several shards, that stands in no journal: shard ->
-    how many of its deliveries were seen. at: instead, the version at which all shards were read.
+    how many of its deliveries were seen. at: instead, the version at which all shards were read. cluster: of one line
+    of a file, the first that is of no watch: the id of the cluster that was asked, 32 hexadecimal digits.
     """
 
     process: int
@@ -280,6 +281,7 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
     age_us: int = 0
     places: dict[int, int] = {}
     at: str = ""
+    cluster: str = ""
 
 
 WATCH_EVENTS = ("begin", "change", "progress", "end")

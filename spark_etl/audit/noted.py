@@ -92,7 +92,7 @@ def _read_here(case: Case) -> DataFrame:
 
 def _drop_foreign(case: Case) -> None:
     """A history whose acknowledged operations are one and all unknown to the journals, and have read nothing that these
-    know, is another run's, with all that it tells."""
+    know, is another run's, with all that it tells; unless it says itself that it is of this cluster."""
     known = case.transactions.select("id", F.lit(1).alias("known"))
     part = clients.message_part("version")
     heard = case.messages.where("live").select(part.alias("part"), F.lit(1).alias("heard")).distinct()
@@ -101,7 +101,8 @@ def _drop_foreign(case: Case) -> None:
     ok = (F.col("type") == "ok") & F.col("shard").isNull()
     count = found.agg(F.count(F.coalesce("known", "heard")).alias("known"), F.count(F.when(ok, 1)).alias("ok"))
     suspects = count.where((F.col("known") == 0) & (F.col("ok") > 0)).orderBy("file").collect()
-    ours_too = {row.file for row in _read_here(case).collect()} if suspects else set()
+    own = case.history.where(F.col("cluster") == case.inputs.cluster).select("file")
+    ours_too = {row.file for row in _read_here(case).union(own).collect()} if suspects else set()
     for row in (row for row in suspects if row.file not in ours_too):
         case.inputs.problems.append(
             f"{row.file}: none of its {row.ok} acknowledged operations is in any journal: a history of another run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ _KINDS = (
     "get", "delete", "revoke", "add", "min", "max", "put", "append", "range", "keys", "count", "delete_range",
     "none_newer", "txn",
 )  # fmt: skip
+_CLUSTER = re.compile("[0-9a-f]{32}")
 CONSISTENCIES = ("linearizable", "snapshot", "stale")
 """What is of another one is not known to promise anything."""
 
@@ -57,10 +59,13 @@ def _event_row(name: str, number: int, event: audit.HistoryEvent) -> tuple[Any, 
     check_numbers("an event", INT62, event.at_us, event.age_us, event.position, *event.places.values())
     check_numbers("an event", INT32, event.shard, *event.places)
     shard = event.shard if event.shard >= 0 else None
+    if event.cluster and not _CLUSTER.fullmatch(event.cluster):
+        raise ValueError("cluster: 32 hexadecimal digits")
     return (
         name, number, event.process, event.type, event.at_us, uuid.UUID(event.id).bytes, event.f, version,
         event.succeeded, reads, value, event.error, _json(event.asked), _json(event.told), shard, event.position,
-        weaker, event.age_us if weaker else None, list(event.places.items()), seen, None,
+        weaker, event.age_us if weaker else None, list(event.places.items()), seen,
+        event.cluster or None, None,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Inputs(msgspec.Struct):
     foreign: replicas whose journals are of another cluster; nothing of them counts. removed: replicas that belonged to
     their shards and do so no more; what they had need not be there. added: shards that were not there at first.
     durabilities: what replicas waited for before they answered. removed_at: see `_removed`.
-    begun: where in its journal each replica's last life begins.
+    begun: where in its journal each replica's last life begins. cluster: whose journals count.
     """
 
     shards: dict[int, list[int]]
@@ -59,6 +59,7 @@ class Inputs(msgspec.Struct):
     durabilities: list[str] = []
     removed_at: dict[int, int] = {}
     begun: dict[int, int] = {}
+    cluster: str = ""
 
     @property
     def replicas(self) -> list[int]:
@@ -99,7 +100,7 @@ def understand(
     for row in rows:
         by_table[row.table].append(row)
     problems, holed, unfinished = _damage(by_table["damage"])
-    foreign = _foreign(by_table["segments"], problems)
+    cluster, foreign = _foreign(by_table["segments"], problems)
     holed |= foreign
     holed |= _dropped(by_table["segments"], floors or {}, problems)
     short = _continuity(by_table["segments"], marks, begins, problems, holed)
@@ -134,7 +135,7 @@ def understand(
         shards, problems, sorted(unsure), sorted(unsure - short), crashed, down, sorted(set(crashed) & in_memory),
         stops, unfinished, len(started), protocols, installed, snapshots, sorted(foreign), sorted(removed),
         _added(by_table["lives"]), sorted({row.durability for row in started if row.durability}), removed,
-        {row.replica: row.offset for row in sorted(started, key=lambda row: row.offset)},
+        {row.replica: row.offset for row in sorted(started, key=lambda row: row.offset)}, cluster,
     )  # fmt: skip
 
 
@@ -196,19 +197,19 @@ def _continuity(
     return short - holed
 
 
-def _foreign(segments: list[Any], problems: list[str]) -> set[int]:
-    """The replicas whose journals are of another cluster than most are, or than the first is."""
+def _foreign(segments: list[Any], problems: list[str]) -> tuple[str, set[int]]:
+    """The cluster of most journals, or of the first; the replicas whose journals are of another one."""
     files: dict[str, list[str]] = defaultdict(list)
     replicas: dict[str, set[int]] = defaultdict(set)
     for row in sorted(segments, key=lambda row: (row.replica, row.segment)):
         files[row.cluster].append(row.file)
         replicas[row.cluster].add(row.replica)
-    if len(files) < 2:
-        return set()
+    if not files:
+        return "", set()
     ours = max(files, key=lambda cluster: (len(replicas[cluster]), -min(replicas[cluster])))
     for cluster in sorted(files.keys() - {ours}):
         problems.append(f"{files[cluster][0]}: it belongs to another cluster, {cluster} and not {ours}")
-    return set().union(*(replicas[cluster] for cluster in files.keys() - {ours}))
+    return ours, set().union(*(replicas[cluster] for cluster in files.keys() - {ours}))
 
 
 def _size(segment: Any) -> int:

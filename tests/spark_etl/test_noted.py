@@ -12,7 +12,7 @@ from multicast.types import Timestamp
 from spark_etl.audit.runner import Audit
 from spark_etl.report import Property, Report
 from tests.spark_etl.promised import at, written
-from tests.spark_etl.runs import Run
+from tests.spark_etl.runs import CLUSTER, Run
 
 
 def judged(spark: Any, run: Path) -> Report:
@@ -71,6 +71,30 @@ def test_a_history_that_has_read_what_this_run_wrote_is_not_another_runs(
     report = judged(spark, directory)
     names = {example.name for prop in report.properties for example in prop.examples}
     assert (names, report.problems) == ({"acknowledged-but-absent"}, [])
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_history_that_says_of_which_cluster_it_is_is_believed(spark: Any, tmp_path: Path, ours: bool):
+    """All of it is lost, and nothing that it read was this run's."""
+    run = written()
+    before = len(run.events)
+    for key in ("a1", "b1"):
+        run.transaction(key, writes={key: 3})
+    lost = run.events[before:]
+    lost[0]["cluster"] = CLUSTER.hex() if ours else "ab" * 16
+    directory = written().write(tmp_path / "run")
+    (directory / "history/other.jsonl").write_text("".join(json.dumps(event) + "\n" for event in lost))
+    report = judged(spark, directory)
+    names = {example.name for prop in report.properties for example in prop.examples}
+    assert names == ({"acknowledged-but-absent"} if ours else set())
+    assert len(report.problems) == (not ours) and report.exit_code == (1 if ours else 2)
+
+
+def test_what_is_no_id_of_a_cluster_is_damage(spark: Any, tmp_path: Path):
+    run = written()
+    run.events[0]["cluster"] = "mine"
+    report = judged(spark, run.write(tmp_path / "run"))
+    assert any("line 1: cluster: 32 hexadecimal digits" in problem for problem in report.problems)
 
 
 def test_of_a_clock_that_went_back_no_time_is_believed(spark: Any, tmp_path: Path):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvstore import config
 from kvstore.api.model import Consistency
 from kvstore.core.audit import HistoryEvent
 from multicast.types import Timestamp, new_message_id
@@ -40,6 +41,19 @@ def test_an_invocation_is_in_the_file_before_it_returns(tmp_path: Path) -> None:
     assert len(read(history.path)) == history.events == 1
     history.close()
     history.close()
+
+
+def test_one_line_of_transactions_says_of_which_cluster_the_history_is(tmp_path: Path) -> None:
+    made = config.new_cluster(shards=1, replicas=1, protocol="white_box", cluster_id="ab" * 16)
+    for directory, cluster in ((tmp_path / "run", "ab" * 16), (tmp_path / "elsewhere", "")):
+        directory.mkdir()
+        if cluster:
+            config.save(directory, made)
+        with HistoryWriter.create(directory, "h") as history:
+            history.begin_watch(new_message_id(1, 1), b"", b"", None)
+            for number in (2, 3):
+                history.invoke(0, new_message_id(number, number), "put")
+        assert [event.cluster for event in read(history.path)] == ["", cluster, ""]
 
 
 def test_histories_are_never_mixed(tmp_path: Path) -> None:
