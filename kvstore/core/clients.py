@@ -315,12 +315,14 @@ class Clients:
         """A bundle is complete in this shard: remember its results, and tell them to those who wait, here or
         elsewhere."""
         message, shard, by_id = entry.message, self._peers.shard, self.requests.by_id
-        origin = message.origin
+        origin, shards, first = message.origin, message.destinations, self._moves.first_map.shards
         elsewhere = self._peers.shard_of.get(origin) not in (None, shard) and self._peers.leads and not replaying
         for index, (item, result) in enumerate(zip(entry.items, results, strict=True)):
             if item.id:
                 if result.status == EXPIRED and self._moves.joined_later and is_everywhere(item.slots):
                     result.status = REPEATED  # the shards that were there at first know what became of it
+                if result.status == APPLIED and is_everywhere(item.slots) and shards != first:
+                    result.shards = shards
                 if result.status == EXPIRED and self._moves.gave_all(item.plan.transaction, item.slots):
                     result = self._gone(result)
                 result = self._remember(result, item.slots)
@@ -336,7 +338,6 @@ class Clients:
                 if origin != self._peers.self_id and not waiting.astray and result.id in by_id:
                     self._ask_for_results(waiting, now, out)  # the others report to the one who asked first
             if elsewhere:
-                shards = message.destinations
                 reads = result.status == APPLIED and len(shards) > 1
                 if reads and result.digest == item.digest:  # else it is of another request under this id
                     reads = item.plan.reads_something(result.succeeded, result.truths)

@@ -217,7 +217,8 @@ class ShardResult(msgspec.Struct, array_like=True, gc=False):
     timestamp: its version. status: of `kvstore.core.audit`.
 
     truths: see `kvstore.api.nesting`. results: (index of the operation in the course, result), None if too large to be
-    remembered.
+    remembered. shards: to which it was sent, if it has a range or the like and these are not the first ones: each has a
+    part of the results.
     """
 
     id: MessageId
@@ -229,12 +230,13 @@ class ShardResult(msgspec.Struct, array_like=True, gc=False):
     failure_key: bytes
     results: list[tuple[int, OperationResult]] | None
     truths: bytes = b""
+    shards: tuple[GroupId, ...] = ()
 
 
 class Remembered(msgspec.Struct, array_like=True, gc=False):
     """What stands in the store beside a remembered id. slots: see `ShardMap.homes_of`. failed: failure and its key. The
-    rest: see `ShardResult`. The last two are there where there are truths; format: so that they are not eight fields,
-    which is format 1."""
+    rest: see `ShardResult`. The last three are there where there are truths or shards; format: so that they are not
+    eight fields, which is format 1."""
 
     slots: bytes | None
     digest: bytes
@@ -245,18 +247,19 @@ class Remembered(msgspec.Struct, array_like=True, gc=False):
     results: list[tuple[int, OperationResult]] | None
     truths: bytes = b""
     format: int = 3
+    shards: tuple[GroupId, ...] = ()
 
     def encoded(self) -> bytes:
         """The bytes that are kept."""
         known = self.slots, self.digest, self.timestamp, self.status, self.succeeded, self.failed, self.results
-        return _encode_remembered(self if self.truths else known)
+        return _encode_remembered(self if self.truths or self.shards else known)
 
     def result(self, message_id: MessageId) -> ShardResult:
         """The result that is remembered under this id."""
         failure, key = self.failed or ("", b"")
         return ShardResult(
             message_id, self.digest, self.timestamp, self.status, self.succeeded, failure, key, self.results,
-            self.truths,
+            self.truths, self.shards,
         )  # fmt: skip
 
 
@@ -404,8 +407,9 @@ def encode_remembered(result: ShardResult, slots: bytes | None) -> bytes:
     """What is kept beside the id of `result`."""
     r = result
     failed = (r.failure, r.failure_key) if r.failure else None
-    if r.truths:
-        return Remembered(slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results, r.truths).encoded()
+    if r.truths or r.shards:
+        known = r.digest, r.timestamp, r.status, r.succeeded, failed, r.results, r.truths
+        return _encode_remembered(Remembered(slots, *known, shards=r.shards))
     return _encode_remembered((slots, r.digest, r.timestamp, r.status, r.succeeded, failed, r.results))
 
 

@@ -122,7 +122,7 @@ class Waiting:
         some, maps = next(iter(self.results.values()), None), [self.shard_map]
         if shard_map is not self.shard_map:
             maps.append(shard_map)
-        candidates = [{*self.destinations, *shard_map.shards_of(self.transaction)}]
+        candidates = [self._asked() | {*shard_map.shards_of(self.transaction)}]
         if some is not None:
             if self._told_all(some):
                 return []
@@ -140,6 +140,11 @@ class Waiting:
             return Answered(Result(result.succeeded, result.timestamp), self.repeated, results_omitted=True)
         return unknown_or_forgotten()
 
+    def _asked(self) -> set[GroupId]:
+        """The shards that may have a part of the results: what was applied may have been another replica's copy, sent
+        to more shards than this one knew."""
+        return {*self.destinations}.union(*[result.shards for result in self.results.values()])
+
     def _told_all(self, some: ShardResult) -> bool:
         if some.status != APPLIED or any([result.results is None for result in self.results.values()]):
             return True
@@ -148,7 +153,7 @@ class Waiting:
         if not needed:
             return True
         told = {index for result in self.results.values() for index, _ in result.results or ()}
-        everywhere = self.results.keys() | self.without >= set(self.destinations)
+        everywhere = self.results.keys() | self.without >= self._asked()
         return all([index in told and (everywhere or type(op) not in _TOLD_BY_ALL) for index, op in needed])
 
     def answer(self) -> Answered | Refused | None:
@@ -166,7 +171,7 @@ class Waiting:
         result = next(iter(self.results.values()))
         how = self.transaction, result.succeeded, result.truths
         ran = course(*how)
-        alone = len(self.destinations) == 1 and len(result.results or ()) == len(ran)
+        alone = len(self._asked()) == 1 and len(result.results or ()) == len(ran)
         if not alone and not self._told_all(result):
             return None
         pieces = [r.results for r in self.results.values() if r.results is not None]

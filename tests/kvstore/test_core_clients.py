@@ -22,7 +22,16 @@ from kvstore.api.shard_map import PlacedRun, own_slot, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, REPEATED
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, unnamed_id, version_of
 from kvstore.core.clients import READS_KEPT, RESULT_BYTES_KEPT, _told_bytes
-from kvstore.core.messages import Refused, ResultRequest, ShardResult, ShardResults, ShardState, Vote, in_messages
+from kvstore.core.messages import (
+    Refused,
+    ResultRequest,
+    ShardResult,
+    ShardResults,
+    ShardState,
+    Vote,
+    decode_remembered,
+    in_messages,
+)
 from kvstore.core.requests import REMEMBERED_WINDOWS, RESULT_RETRY_US, WAIT_US_MAX
 from multicast.types import AppMessage, Timestamp, Topology, new_message_id
 from multicast.wire import FRAME_BYTES_MAX
@@ -538,3 +547,59 @@ def test_who_is_sent_elsewhere_waits_there_for_all_again() -> None:
         bench.hear(3 * shard, ShardResults(shard, [result]))
     (answer,) = bench.answers()
     assert answer.result.results[0].entries == (row,)
+
+
+# -- copies that other replicas sent to more shards -------------------------------------------------------------------
+
+SCAN = Transaction(success=(Put(key(0), b"v"), Range(b"k", 9)))
+FOUR = Topology.grid(4, 3)
+"""Shard 3 was added: the map of the replica does not have it yet."""
+
+
+def _found(shard: int, message_id: bytes, stamp: Timestamp) -> ShardResults:
+    """What a shard has found: a row under its number, if it is not the first."""
+    row = KeyValue(b"k%d" % shard, b"", stamp, stamp)
+    result = result_of(SCAN, message_id, stamp, [(1, OperationResult(entries=(row,)))])
+    return ShardResults(shard, [msgspec.structs.replace(result, shards=(0, 1, 2, 3))])
+
+
+@pytest.mark.parametrize("begun_again", [False, True], ids=["before", "when it is complete, in another life"])
+def test_who_asks_waits_for_all_shards_to_which_a_copy_went_that_another_replica_sent(begun_again: bool) -> None:
+    """That had heard of one more shard. What the others have found is not all there is."""
+    bench = Bench(0, FOUR)
+    message_id = bench.new_id()
+    if not begun_again:
+        bench.request(SCAN, message_id)
+        (own,) = bench.multicast()
+        assert own.destinations == (0, 1, 2)
+    payload = encode_bundle([(message_id, encode_transaction(SCAN))])
+    delivery = bench.order(AppMessage(bench.new_id(), (0, 1, 2, 3), payload, 4))
+    for shard in (1, 2, 3):
+        bench.part(shard, delivery)
+    assert bench.statuses() == [APPLIED]
+    if begun_again:
+        bench.restart_replica()
+        bench.request(SCAN, message_id)
+    stamp = version_of(delivery.timestamp, 0)
+    for shard in (1, 2):
+        assert bench.answers() == []
+        bench.hear(3 * shard, _found(shard, message_id, stamp))
+    assert bench.answers() == []
+    bench.tick(RESULT_RETRY_US)
+    assert any([not {9, 10, 11}.isdisjoint(to) for to, _ in bench.sent(ResultRequest)])
+    bench.hear(9, _found(3, message_id, stamp))
+    (answer,) = bench.answers()
+    assert [row.key for row in answer.result.results[1].entries] == [key(0), b"k1", b"k2", b"k3"]
+
+
+def test_what_went_to_the_first_shards_is_remembered_as_before() -> None:
+    for shards, remembered in (((0, 1, 2), b"\x97"), ((0, 1, 2, 3), b"\x9a")):
+        bench = Bench(0, FOUR)
+        message_id = bench.new_id()
+        payload = encode_bundle([(message_id, encode_transaction(SCAN))])
+        delivery = bench.order(AppMessage(bench.new_id(), shards, payload, 4))
+        for shard in shards[1:]:
+            bench.part(shard, delivery)
+        record = bench.store.remembered(message_id)
+        assert record[:1] == remembered and decode_remembered(record).encoded() == record
+        assert decode_remembered(record).result(message_id).shards == (shards if len(shards) > 3 else ())

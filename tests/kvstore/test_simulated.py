@@ -84,6 +84,8 @@ def test_late_copies_by_old_maps_take_effect_once_at_most(protocol, monkeypatch)
                      marks=pytest.mark.full),
         pytest.param("white_box", 170460, ("reads",), id="a leader goes whose clock is found to be off only then"),
         pytest.param("white_box", 170648, ("reads",), id="a shard comes in between the places of an unordered read"),
+        pytest.param("white_box", 939, ("edges",), id="another's copy went to a shard that the first did not know",
+                     marks=pytest.mark.full),
         pytest.param("ft_skeen", 82037, ("late",), id="a slot moves between the places of a read that is not ordered",
                      marks=pytest.mark.full),
         pytest.param("sequencer", 721000, (), id="a protocol says of nothing that it is settled"),

@@ -110,6 +110,11 @@ class RepetitionIsToldLess(Waiting):
     """Who repeats a request is told that it was applied, and not what it has read."""
 
 
+@rewrite("_asked", ".union(*[result.shards for result in self.results.values()])", "")
+class ShardsItKnewAreEnough(Waiting):
+    """Who asked when it had not heard of a shard is told what the others have found of a copy that went there, too."""
+
+
 @rewrite("add", "if real and version.time > real + self._ahead_us_max:", "if False:")
 class WaitsForTheFuture(Versions):
     """Who asks for a version an hour ahead is let wait, and the shard is moved on all the while."""
@@ -170,6 +175,7 @@ PLANTED_IN_STORE = (
     *_core(OLD, "repetitions", OldThoughRemembered),
     Planted("IdsForEver", "memory", IdsForEver, settings=WINDOW),
     *_core(ANY, "repetitions", RepetitionIsToldLess),
+    *_core(ANY, "answers", ShardsItKnewAreEnough),
     *_core(LEASES, "books", RevokedOnce),
     *_core(PAST, "reads at versions", OneHasCompacted),
     *_core(WATCHED, "watches", OneHasCompactedChanges),

@@ -121,7 +121,7 @@ class TooOldIsNotTold(Clients):
     """Of what a late copy has left nothing in a shard its replicas say nothing, as if it were to come."""
 
 
-@rewrite("_told_all", "everywhere = self.results.keys() | self.without >= set(self.destinations)", "everywhere = True")
+@rewrite("_told_all", "everywhere = self.results.keys() | self.without >= self._asked()", "everywhere = True")
 class RangeOfSomeShards(Waiting):
     """A range is answered when one of its shards has told what it has."""
 
@@ -276,7 +276,7 @@ class FirstWriterCounts(Log):
     """A condition waits for the first open writer of its key, not for the last."""
 
 
-@rewrite("_take", "if taken and keys > NOTED_KEYS_MAX:", "if False:")
+@rewrite("_take", "keys > NOTED_KEYS_MAX or appends", "appends")
 class MoreThanARecord(Bundler):
     """A bundle may see so much that the record of it is none that can be read again."""
 
