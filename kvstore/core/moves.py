@@ -4,8 +4,9 @@ Theory of operation. A move is a sequence of *steps*: transactions of one `Move`
 any other between the source and the target, by whatever protocol. The source's part of a step brings the next portion
 of what it has (`Given`): rows of the slots, in key order, and remembered ids of transactions that touched the slots, in
 id order. The target *stages* the rows, where no transaction sees them. What the source changes at or before what it has
-given already is *dirty*, and given again, deletions too. A step after which nothing is left to give *hands over* the
-next slots, in slot order: as many as have about a portion of rows, at least one. With it their rows leave the source
+given already is *dirty*, and given again, deletions too, in slot order. A step after which nothing is left to give of
+the next slots *hands them over*, in slot order: as many as have about a portion of rows, at least one. So a move ends
+also if more is written between two steps than one step gives, but for one slot. With it their rows leave the source
 and stand in the target, with the versions that they had, and these slots are the target's, as if they had been moved
 alone; what the source changes of the others is still dirty. The step that hands over the last slot is the last. So no
 step is longer than a portion takes, but for a single slot that has more rows. Who moves slots repeats steps until the
@@ -62,6 +63,7 @@ import msgspec
 from kvstore.api.model import (
     RANGE_BYTES_MAX,
     RANGES,
+    RESULT_BYTES_MAX,
     SLOTS,
     Cut,
     KeyValue,
@@ -99,6 +101,9 @@ from multicast.types import ZERO, GroupId, MessageId, Timestamp
 PORTION = 2000
 """Rows, and ids, that one step looks at; about RANGE_BYTES_MAX of rows, as much of those that were given before, and as
 much of those that are handed over."""
+
+DIRTY_PORTIONS = 4
+"""So many portions of rows that have changed are looked at, to find those of the first slots."""
 
 LEAVING = b"leaving"
 GIVEN, DIRTY, DIRTY_ID, STAGED = b"g", b"d", b"i", b"s"
@@ -217,16 +222,8 @@ class Moves:
         slots = _remaining(leaving)
         if not all([self._has(slot) for slot in slots]):
             return None
-        dirty = [] if first else self._store.notes(DIRTY, self.portion)
+        rows, clean_to = ({}, SLOTS) if first else self._given_again()
         dirty_ids = [] if first else self._store.notes(DIRTY_ID, self.portion)
-        rows: dict[bytes, MovedRow] = {}
-        size = 0
-        for key, _ in dirty:
-            row = rows[key[1:]] = self._row(key[1:])
-            size += len(row.value or b"")
-            if size > RANGE_BYTES_MAX:
-                break
-        all_dirty = len(rows) == len(dirty) < self.portion
         rows_to, ids_to = (leaving.rows_to, leaving.ids_to) if slots else (_ALL, _ALL)
         if rows_to != _ALL:
             found, more = self._store.scan(rows_to + b"\0" if rows_to else b"", b"", self.portion)
@@ -239,14 +236,30 @@ class Moves:
             some = self._store.remembered_after(max(ids_to, kept), self.portion)
             ids += [(id_, record) for id_, record in some if _touches(decode_remembered(record), slots)]
             ids_to = some[-1][0] if len(some) == self.portion else _ALL
-        left = not all_dirty or len(dirty_ids) == self.portion or rows_to != _ALL or ids_to != _ALL
+        left = len(dirty_ids) == self.portion or rows_to != _ALL or ids_to != _ALL
         told = [(id_, _without_ranges(record)) for id_, record in ids if record is not None]
         knows = move.target in self.first_map.shards or own_slot(move.target) in self.places
-        rules = [] if left or knows else self._rights.given()
-        end = 0 if left else self._handed_before()
+        end = 0 if left else min(self._handed_before(), clean_to)
         handed = sorted([slot for slot in slots if slot < end])
         last = not left and len(handed) == len(slots)
+        rules = self._rights.given() if (handed or last) and not knows else []
         return Given([rows[key] for key in sorted(rows)], told, rows_to, ids_to, first, last, rules, ranges_of(handed))
+
+    def _given_again(self) -> tuple[dict[bytes, MovedRow], int]:
+        """Rows that have changed since they were given: about a portion, and of the first slot all of them, unless they
+        are far too many. And the slot below which nothing else has changed."""
+        noted = self._store.notes(DIRTY, DIRTY_PORTIONS * self.portion)
+        found = sorted([(slot_of(key[1:]), key[1:]) for key, _ in noted])
+        all_known = len(noted) < DIRTY_PORTIONS * self.portion
+        rows: dict[bytes, MovedRow] = {}
+        size = 0
+        for slot, key in found:
+            full = len(rows) == self.portion or size > RANGE_BYTES_MAX
+            if full and (slot > found[0][0] or size > RESULT_BYTES_MAX):
+                return rows, slot if all_known else 0
+            row = rows[key] = self._row(key)
+            size += len(row.value or b"")
+        return rows, SLOTS if all_known else 0
 
     def _handed_before(self) -> int:
         """The slots below this one are handed over with this step: they have about a portion of the given rows, or are

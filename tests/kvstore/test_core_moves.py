@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.api.model import RANGE_BYTES_MAX, Add, Get, Move, OperationResult, Put, Range, Rule, Transaction
+from kvstore.api.model import Add, Get, Move, OperationResult, Put, Range, Rule, Transaction
 from kvstore.api.shard_map import PlacedRun, ShardMap, ranges_of, runs_of, slot_of
 from kvstore.core.audit import APPLIED, EXPIRED, FAILED, MOVED, REPEATED, Given
 from kvstore.core.bundles import NO_ID, encode_bundle, encode_transaction, version_of
@@ -158,18 +158,6 @@ def test_what_some_replica_may_have_forgotten_is_given_by_none() -> None:
     while two.step():
         assert two.time < 10 * window_us
     assert [two.stores[1].remembered(message_id) for message_id in old] == [None, None]
-
-
-def test_a_move_goes_on_until_no_row_is_left_that_has_changed() -> None:
-    two = Two(portion=2)
-    assert two.step() and two.step()
-    for changed in KEYS[:3]:
-        two.write(changed, b"new")
-    expected = two.rows(0)
-    assert two.step() and two.handed() == [0, 0, 0], "all rows were looked at, and one is left"
-    while two.step():
-        pass
-    assert two.rows(1) == expected
 
 
 def test_a_move_goes_on_until_no_id_is_left_that_has_changed() -> None:
@@ -596,21 +584,6 @@ def test_a_shard_that_was_added_begins_with_a_move_of_no_slots_that_brings_it_al
     assert moves[1].map.shards == (0, 1, 2), "others hear of it"
     again = moves[0].give(Move(0, 2, ((SLOTS[0], SLOTS[0]),)), at(6))
     assert again is not None and again.last and again.rules == [], "it has them"
-
-
-def test_rows_that_are_given_again_are_given_in_portions_of_bytes() -> None:
-    """Each is short of what a message may hold, all together are not."""
-    two, changed, size = Two(portion=5), sorted(KEYS)[:4], RANGE_BYTES_MAX * 2 // 3
-    assert two.step()
-    two.moves[0].portion = two.moves[0].handed = 9
-    for one in changed:
-        two.write(one, bytes(size))
-    assert two.step() and two.handed() == [0, 0], "two of them, and what had not been given"
-    while two.step():
-        pass
-    assert max(two.handed()) < len(KEYS)
-    rows = [two.stores[1].get(one) for one in changed]
-    assert [row and len(row.value) for row in rows] == [size] * 4
 
 
 def test_a_key_stays_attached_to_its_lease_where_it_goes() -> None:

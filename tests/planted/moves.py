@@ -212,7 +212,7 @@ class LastIdNotDirty(Moves):
     """What the source remembers anew of the last id that it has looked at is not given."""
 
 
-@rewrite("give", "not all_dirty or", "")
+@rewrite("_given_again", "slot if all_known else 0", "SLOTS")
 class DirtyRowsLeft(Moves):
     """A move is over though there are changed rows that were not given again."""
 
@@ -232,7 +232,7 @@ class ForgottenIdsStayDirty(Moves):
     """Ids that some replica may have forgotten are to be given, and never are: with a portion of them no move ends."""
 
 
-@rewrite("give", "end = 0 if left else self._handed_before()", "end = self._handed_before()")
+@rewrite("give", "0 if left else min(self._handed_before(), clean_to)", "self._handed_before()")
 class HandedOverTooEarly(Moves):
     """Slots are handed over while something is left to give."""
 
@@ -267,7 +267,7 @@ class NothingWillBeDone(Clients):
     """Who is refused where its slots have gone is told that nothing will be done, though something has left before."""
 
 
-@rewrite("give", "all_dirty = len(rows) == len(dirty)", "all_dirty = bool(dirty) and len(rows) == len(dirty)")
+@rewrite("_given_again", "SLOTS if all_known else 0", "SLOTS if rows else 0")
 class NeverOver(Moves):
     """A move ends only if something has changed since the step before."""
 

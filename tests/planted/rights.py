@@ -49,7 +49,7 @@ class NewShardKnowsNoRights(Moves):
     """A shard that was added judges without the rights that were there before it."""
 
 
-@rewrite("give", "rules = [] if left or knows else self._rights.given()",
+@rewrite("give", "rules = self._rights.given() if (handed or last) and not knows else []",
          "rules = self._rights.given() if first and not knows else []")  # fmt: skip
 class RightsOfTheFirstStep(Moves):
     """A shard that was added gets the rights of its first move's first step: what changes until it begins passes it
