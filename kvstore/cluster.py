@@ -26,9 +26,17 @@ from kvstore import certificates, changing
 from kvstore.api.cluster import FETCHES
 from kvstore.api.problem import parse_problem
 from kvstore.api.rights import id_of
-from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, check_exposure, load, replica_directory
+from kvstore.config import (
+    CLUSTER_FILE,
+    ClusterConfig,
+    ConfigError,
+    ReplicaConfig,
+    check_exposure,
+    load,
+    replica_directory,
+)
 from kvstore.console import ERROR_PREFIX
-from kvstore.identity import claim
+from kvstore.identity import REMOVED, claim
 from kvstore.limits import Limits
 from kvstore.process import Handle, PortBusy, check_port, is_here, running
 from kvstore.settings import resolved
@@ -72,6 +80,9 @@ class Started(msgspec.Struct):
         except OSError as error:  # its directory is gone, perhaps
             return f"exit status {self.process.returncode}, and no log: {error}"
         told = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
+        removed = REMOVED.format(self.replica.id)
+        if not told and any(removed in line for line in lines):
+            return f"{removed}; `kvstore cluster remove-replica` writes that into {CLUSTER_FILE}"
         return told[-1] if told else (lines[-1][:300] if lines else f"exit status {self.process.returncode}")
 
 

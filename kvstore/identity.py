@@ -32,6 +32,8 @@ from multicast.runtime.disk import make_directory
 from multicast.types import GroupId, ProcessId
 
 IDENTITY_FILE = "identity.json"
+REMOVED = "replica {} was removed from its shard: it ends, and its directory is needed no more"
+"""What it says then."""
 
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

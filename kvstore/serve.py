@@ -25,7 +25,7 @@ from kvstore.host import LiveReplica
 from kvstore.http.app import HttpApi
 from kvstore.http.connection import ApiServer
 from kvstore.http.metrics import Metrics
-from kvstore.identity import claim
+from kvstore.identity import REMOVED, claim
 from kvstore.logs import STANDARD_ERROR, set_up_logging
 from kvstore.process import PortBusy, ReplicaLock, check_port, is_loopback, keep_heap_compact, port_user
 from kvstore.settings import resolved
@@ -37,7 +37,6 @@ from multicast.types import ProcessId
 BACKLOG = 1024
 OPEN_FILES = 128
 """For all but clients: the journal, the state, the archive, strangers at the port for peers."""
-REMOVED = "replica {} was removed from its shard: it ends, and its directory is needed no more"
 HTTP_CLOSE_SECONDS = 1.0
 """For answers that are on their way out."""
 HANDSHAKE_SECONDS = 5.0

@@ -237,6 +237,16 @@ def test_of_a_replica_whose_log_is_gone_the_exit_status_is_told(tmp_path: Path) 
     assert cluster.Started(made.replicas[0], process, tmp_path / "absent", 0).last_words().startswith("exit status 3, ")
 
 
+def test_a_replica_that_was_removed_while_the_command_was_killed_says_so(tmp_path: Path) -> None:
+    """Its shard knows, `cluster.json` does not, and its last line is that it has stopped."""
+    made, log = make_cluster(tmp_path, 1, 1, "white_box"), tmp_path / "log"
+    lines = [{"event": identity.REMOVED.format(0), "level": "info"}, {"replica": 0, "event": "stopped"}]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert "`kvstore cluster remove-replica`" in cluster.Started(made.replicas[0], process, log, 0).last_words()
+
+
 def test_a_log_that_has_become_large_is_put_aside_at_the_next_start(
     stopped_afterwards: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
