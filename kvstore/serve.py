@@ -13,7 +13,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,15 +32,15 @@ from kvstore.settings import resolved
 from multicast.disk import NO_ROOM
 from multicast.logs import structlog
 from multicast.runtime.failpoints import Failpoints
+from multicast.runtime.tls import Handshakes
 from multicast.types import ProcessId
 
 BACKLOG = 1024
-OPEN_FILES = 128
-"""For all but clients: the journal, the state, the archive, strangers at the port for peers."""
+OPEN_FILES = 256
+"""For all but clients: the journal, the state, the archive, strangers at the port for peers, before and after they have
+shaken hands."""
 HTTP_CLOSE_SECONDS = 1.0
 """For answers that are on their way out."""
-HANDSHAKE_SECONDS = 5.0
-"""For the handshake of TLS with a client."""
 END_SECONDS = 10.0
 """A replica that has failed is gone by then, whatever still hangs: a thread in a sync, a log that nobody reads."""
 
@@ -218,11 +218,12 @@ async def _listen(
     factory: ApiServer, config: ClusterConfig, replica_id: ProcessId, tls: ssl.SSLContext | None, at_once: int
 ) -> asyncio.Server:
     me = config.replica(replica_id)
-    seconds = HANDSHAKE_SECONDS if tls else None
+    made: Callable[[], asyncio.BaseProtocol] = factory
+    if tls is not None:
+        handshakes = Handshakes(tls, at_once)
+        made, factory.shaken = handshakes.before(factory), handshakes.over
     try:
-        server = await asyncio.get_running_loop().create_server(
-            factory, me.host, me.http_port, backlog=at_once, ssl=tls, ssl_handshake_timeout=seconds
-        )
+        server = await asyncio.get_running_loop().create_server(made, me.host, me.http_port, backlog=at_once)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             user = port_user(me.host, me.http_port)

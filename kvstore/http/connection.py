@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 from kvstore.api.http1 import BodyTooLarge, Fields, Head, Malformed, RequestReader
@@ -358,6 +359,8 @@ class ApiServer:
         self.buffer = memoryview(bytearray(READ_BYTES))
         """Where the loop puts what it reads; taken from there before anything else is read."""
         self.date = Date()
+        self.shaken: Callable[[Connection], None] | None = None
+        """Is told of each connection that is open."""
         self._empty = asyncio.Event()
         self._unsent, self._summed_at = 0, 0.0
         api.calls.unsent_bytes = self._unsent_bytes
@@ -371,6 +374,8 @@ class ApiServer:
     def made(self, connection: Connection) -> None:
         """A connection is open. If there are too many, close the one that is unused for longest; this one, if all are
         used."""
+        if self.shaken is not None:
+            self.shaken(connection)
         if len(self.connections) >= self.api.limits.connections_max:
             now = time.monotonic()
             spare = [c for c in self.connections if c.idle] or [c for c in self.connections if c.starved(now)]

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from multicast.protocol import PeerError
@@ -20,7 +21,7 @@ from multicast.runtime.greeting import (
     encode_greeting,
     set_options,
 )
-from multicast.runtime.tls import HANDSHAKE_TIMEOUT_S, Tls
+from multicast.runtime.tls import Handshakes, Tls
 from multicast.runtime.trouble import Troubles, log
 from multicast.session import Receiver
 from multicast.types import ProcessId
@@ -28,6 +29,8 @@ from multicast.wire import FRAME_BYTES_MAX, Hello
 
 STRANGERS_MAX = 64
 """How many connections may be open that have not greeted yet."""
+HANDSHAKES_MAX = 128
+"""With TLS, how many may be open that have not even shaken hands."""
 READ_BYTES = 256 * 1024
 """The size of the one buffer for all reads. A new buffer for each read, as asyncio's other protocols have it, cuts the
 heap into pieces: what is kept of a message pins a place in the midst of each."""
@@ -258,21 +261,18 @@ class Listener:
         self._reset = reset
         self._heard = heard
         self._server: asyncio.Server | None = None
+        self._handshakes = None if tls is None else Handshakes(tls.accepting, HANDSHAKES_MAX)
 
     async def bind(self) -> None:
         """Take the port, without serving it yet. OSError that names it."""
         loop = asyncio.get_running_loop()
+        connection: Callable[[], asyncio.BaseProtocol] = partial(Connection, self)
+        if self._handshakes is not None:
+            connection = self._handshakes.before(connection)
         try:
-            self._server = await loop.create_server(
-                lambda: Connection(self), *self._address, start_serving=False, **self._secured()
-            )
+            self._server = await loop.create_server(connection, *self._address, start_serving=False)
         except OSError as error:
             raise self._cannot_listen(error) from None
-
-    def _secured(self) -> dict[str, Any]:
-        if self.tls is None:
-            return {}
-        return {"ssl": self.tls.accepting, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S}
 
     async def start(self) -> None:
         """Serve the port. OSError that names it."""
@@ -317,6 +317,8 @@ class Listener:
 
     def admit(self, connection: Connection) -> bool:
         """Whether one more stranger may stay."""
+        if self._handshakes is not None:
+            self._handshakes.over(connection)
         if self.troubles.closing or len(self.strangers) >= STRANGERS_MAX:
             return False
         self.strangers.add(connection)

@@ -6,14 +6,19 @@ the process; who is dialled learns from the greeting which process it is to be, 
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from multicast.types import ProcessId
 
-HANDSHAKE_TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 5
+SHAKEN_S = 0.25
+"""A handshake that takes longer makes room for a new connection."""
 
 
 def process_name(process: ProcessId, cluster: bytes) -> str:
@@ -65,3 +70,74 @@ class Tls:
         if self.name(process) in names:
             return ""
         return f"its certificate is for {', '.join(names)[:200] or 'no name'}, not for {self.name(process)}"
+
+
+class Handshakes:
+    """Connections that have come in and have not shaken hands yet: `most` at a time, for each holds a file and memory,
+    and nobody else counts it. For one more the oldest goes, if it has had SHAKEN_S, else the new one."""
+
+    def __init__(self, context: ssl.SSLContext, most: int):
+        self.context = context
+        self._most = most
+        self._begun: dict[asyncio.BaseProtocol, tuple[asyncio.Transport, float]] = {}
+
+    def before(self, factory: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.BaseProtocol]:
+        """A factory for `loop.create_server` without TLS: what `factory` makes gets connections with TLS."""
+        return lambda: _Accepted(self, factory())
+
+    def begin(self, protocol: asyncio.BaseProtocol, transport: asyncio.Transport) -> None:
+        """A connection that is to be this protocol's. (What `loop.start_tls` does, before anything is read.)"""
+        loop = asyncio.get_running_loop()
+        if len(self._begun) >= self._most:
+            first = next(iter(self._begun))
+            oldest, since = self._begun[first]
+            if since > loop.time() - SHAKEN_S:
+                transport.abort()
+                return
+            self.over(first)
+            oldest.abort()
+        self._begun[protocol] = transport, loop.time()
+        secured = _Secured(self, protocol)
+        transport.set_protocol(secured)
+        secured.connection_made(transport)
+
+    @property
+    def waiting(self) -> int:
+        """How many there are."""
+        return len(self._begun)
+
+    def over(self, protocol: asyncio.BaseProtocol) -> None:
+        """It is done, or its connection is gone. Idempotent."""
+        self._begun.pop(protocol, None)
+
+
+class _Accepted(asyncio.Protocol):
+    """A connection of which nothing was read."""
+
+    def __init__(self, handshakes: Handshakes, protocol: asyncio.BaseProtocol):
+        self._handshakes = handshakes
+        self._protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._handshakes.begin(self._protocol, transport)
+
+
+class _Secured(SSLProtocol):
+    """TLS between a connection and its protocol."""
+
+    max_size = 64 * 1024
+    """Of the buffer that each connection has; asyncio's own is four times as large."""
+
+    def __init__(self, handshakes: Handshakes, protocol: asyncio.BaseProtocol):
+        nobody: Any = None
+        super().__init__(
+            asyncio.get_running_loop(), protocol, handshakes.context, nobody, server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+        )  # fmt: skip
+        self._told = handshakes.over
+        self._of = protocol
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._told(self._of)
+        super().connection_lost(exc)

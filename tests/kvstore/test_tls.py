@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -13,17 +15,19 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 import trustme
 
 from client_sdk import Client, Unavailable
-from kvstore import certificates, cluster, config, identity
+from kvstore import certificates, cluster, config, identity, serve
 from kvstore.cluster import fetch
 from kvstore.process import Handle
 from kvstore.status import statuses
 from multicast.runtime.greeting import decode_greeting, encode_greeting
+from multicast.runtime.incoming import HANDSHAKES_MAX
 from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.kvstore.live import wait_until
 from tests.ports import free_base_port
@@ -105,6 +109,53 @@ def test_who_has_no_certificate_is_no_peer(secured: Path) -> None:
         stranger.sendall(b"x")
         if not stranger.recv(1000):
             raise ConnectionResetError
+
+
+def closed(held: list[socket.socket]) -> int:
+    """How many of these the other end has closed."""
+    ended = 0
+    for one in held:
+        one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(ConnectionError):
+                one.recv(1)
+            ended += 1
+    return ended
+
+
+def test_who_does_not_shake_hands_is_one_of_few(secured: Path) -> None:
+    """At the port for peers; and these come in beside them."""
+    known, many = config.load(secured), HANDSHAKES_MAX + 20
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", known.replicas[0].peer_port)
+        held = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(many)]
+        wait_until(lambda: closed(held) >= many - HANDSHAKES_MAX)
+
+        def peer_comes_in() -> bool:
+            with contextlib.suppress(OSError):
+                name = certificates.process_name(0, known.cluster)
+                stack.enter_context(secure_connection(secured, address[1], 1, name))
+                return True
+            return False
+
+        wait_until(peer_comes_in)
+
+
+async def test_nor_are_those_many_at_the_port_for_clients() -> None:
+    made = config.new_cluster(
+        shards=1, replicas=1, protocol="skeen", cluster_id=os.urandom(16).hex(), base_port=free_base_port(1)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    factory = Mock(side_effect=asyncio.Protocol)
+    server = await serve._listen(factory, made, 0, context, 8)
+    async with server:
+        address = ("127.0.0.1", made.replicas[0].http_port)
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
+            async with asyncio.timeout(60):
+                while closed(held) < 12:
+                    await asyncio.sleep(0.01)
+            assert closed(held) == 12
 
 
 @pytest.mark.parametrize("claims", [1, 2])
