@@ -16,7 +16,7 @@ from client_sdk import requests, sessions
 from client_sdk.attempts import Attempts
 from client_sdk.codecs import Codec
 from client_sdk.connections import Transport
-from client_sdk.interactive import InteractiveTransaction, conflict_policy
+from client_sdk.interactive import Conflicts, InteractiveTransaction, conflict_policy
 from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
 from client_sdk.operations import of_type
@@ -269,8 +269,9 @@ class AsyncClient:
         with Observed(self.attempts.on_done, "transact") as seen:
             seconds = self.attempts.timeout if timeout is None else timeout
             deadline = seen.began + requests.positive_seconds("timeout", seconds)
+            conflicts = Conflicts(self.attempts.attempt_timeout)
             async for attempt in AsyncRetrying(**conflict_policy(deadline)):
-                with attempt:
+                with attempt, conflicts.attempt():
                     seen.attempts += 1
                     left = max(deadline - time.monotonic(), 0.001)
                     async with self.transaction(timeout=left) as transaction:

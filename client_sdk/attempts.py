@@ -141,7 +141,7 @@ class Attempts:
     ):  # fmt: skip
         self.timeout = positive_seconds("timeout", timeout)
         self._router = router
-        self._attempt_timeout = positive_seconds("attempt_timeout", attempt_timeout)
+        self.attempt_timeout = positive_seconds("attempt_timeout", attempt_timeout)
         self._refresh_every = positive_seconds("refresh", refresh)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -187,7 +187,7 @@ class Attempts:
             url, why, last = self._untried(self._router.anybody(loop.time()), call), "the stream ended", ""
             served = False
             left = max(call.deadline - loop.time(), _NO_TIME)
-            begins, fields = min(self._attempt_timeout + ANSWER_GRACE_SECONDS, left), self._fields
+            begins, fields = min(self.attempt_timeout + ANSWER_GRACE_SECONDS, left), self._fields
             try:
                 told = watching.events(self._connections, url, query, fields, after, begins)
                 async with aclosing(told) as stream:
@@ -298,7 +298,7 @@ class Attempts:
     async def _exchange(self, url: str, call: _Call, begun: Begun | None = None) -> Received:
         request = call.request
         remaining = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
-        told = min(self._attempt_timeout, remaining)
+        told = min(self.attempt_timeout, remaining)
         told_max_ms = self._router.view.timeout_max_ms if self._router.view else LimitsJson().timeout_max_ms
         told_ms = max(1, int(min(told * 1000, told_max_ms)))
         fields = f"{request.fields}{self._fields}X-Timeout-Ms: {told_ms}\r\n"
@@ -372,7 +372,7 @@ class Attempts:
         if self._router.view is None and self._refreshing is not None:
             # Not needed for correctness: without a view the seeds are asked. So it gets one attempt's time at most, and
             # half of the call's.
-            await asyncio.wait([self._refreshing], timeout=min(self._attempt_timeout, (deadline - now) / 2))
+            await asyncio.wait([self._refreshing], timeout=min(self.attempt_timeout, (deadline - now) / 2))
 
     def _start_refresh(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -25,7 +25,7 @@ from client_sdk.async_client import (
 from client_sdk.blocking import Election, LoopThread, Session, Transaction
 from client_sdk.codecs import Codec
 from client_sdk.connections import Transport
-from client_sdk.interactive import InteractiveTransaction, conflict_policy
+from client_sdk.interactive import Conflicts, InteractiveTransaction, conflict_policy
 from client_sdk.keyspace import ALL_KEYS, Keyspace
 from client_sdk.observing import Observed, OnDone
 from client_sdk.requests import Request, documented_by
@@ -199,8 +199,9 @@ class Client:
         with Observed(attempts.on_done, "transact") as seen:
             seconds = attempts.timeout if timeout is None else timeout
             deadline = seen.began + requests.positive_seconds("timeout", seconds)
+            conflicts = Conflicts(attempts.attempt_timeout)
             for attempt in Retrying(**conflict_policy(deadline)):
-                with attempt:
+                with attempt, conflicts.attempt():
                     seen.attempts += 1
                     left = max(deadline - time.monotonic(), 0.001)
                     with self.transaction(timeout=left) as transaction:

@@ -16,15 +16,24 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from msgspec.structs import replace
 from tenacity import RetryCallState, retry_if_exception_type, stop_before_delay
 
 from client_sdk.attempts import Attempts
-from client_sdk.errors import Changed, Compacted, Conflict, InvalidRequest, KvError, ResultsForgotten, TransactionFailed
+from client_sdk.errors import (
+    Changed,
+    Compacted,
+    Conflict,
+    InvalidRequest,
+    KvError,
+    ResultsForgotten,
+    TransactionFailed,
+    Unavailable,
+)
 from client_sdk.keyspace import Keyspace
 from client_sdk.operations import as_bytes
 from client_sdk.requests import positive_seconds
@@ -223,6 +232,29 @@ def pause(conflicts: int, attempt_seconds: float, draw: float) -> float:
 def _wait(state: RetryCallState) -> float:
     busy = (state.seconds_since_start or 0.0) - state.idle_for
     return pause(state.attempt_number, busy / state.attempt_number, random.random())
+
+
+class Conflicts:
+    """Of the attempts at one transaction. Who is refused the time for another attempt soon after one (`seconds`) had no
+    lack of replicas."""
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._last: Conflict | None = None
+        self._at = 0.0
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """One. Unavailable becomes the Conflict before it."""
+        try:
+            yield
+        except Conflict as error:
+            self._last, self._at = error, time.monotonic()
+            raise
+        except Unavailable as error:
+            if self._last is not None and time.monotonic() < self._at + self._seconds:
+                raise self._last from error
+            raise
 
 
 def conflict_policy(deadline: float) -> dict[str, Any]:

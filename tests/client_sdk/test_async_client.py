@@ -598,6 +598,27 @@ async def test_transact_ends_with_the_conflict_when_its_time_would_be_over_befor
         assert cluster.rows[b"n"][0] == b"x"
 
 
+@patch.object(interactive, "pause", lambda *_: 0.0)
+async def test_transact_ends_with_the_conflict_when_its_time_is_over_while_it_is_run_again() -> None:
+    """It is what it ran into; that replicas had too little time in the end is not."""
+    async with FakeCluster() as cluster, client(cluster) as store:
+        runs: list[bytes] = []
+
+        async def contended(t) -> None:
+            if runs:
+                for replica in cluster.replicas:
+                    replica.always = "hang"
+            runs.append(b"")
+            await t.get("n")
+            await store.put("n", "x")
+            t.put("n", "y")
+
+        await store.get("warm")
+        with pytest.raises(Conflict):
+            await store.transact(contended, timeout=1.0)
+        assert len(runs) == 2
+
+
 @pytest.mark.usefixtures("long_suspected")
 async def test_what_is_unanswered_is_asked_elsewhere_under_the_same_id() -> None:
     async with FakeCluster() as cluster, client(cluster) as store:
