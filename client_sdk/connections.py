@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._head: ResponseHead | None = None
         self._waiting: deque[_Exchange] = deque()
         self._out: list[bytes] = []
-        self._flushing = False
+        self._flushing = self._retired = False
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._connecting = self._loop.create_task(self._connect())
         self._connecting.add_done_callback(self._connected)
@@ -162,6 +162,9 @@ class Connection(asyncio.Protocol):
             answer.set_result(Received(head.status, head.fields.values, body))
         if not head.keep_alive:
             self.end(Broken("the server closed the connection"))
+        elif self._retired and not self._awaited:
+            self.end(_unwanted())
+            return False
         return bool(self._reader.unread_bytes)
 
     def time_up(self, now: float) -> float:
@@ -179,9 +182,14 @@ class Connection(asyncio.Protocol):
     def retire(self) -> None:
         """An answer is late, or nobody waits for it any longer: send no further request here, which might wait for
         nothing."""
+        self._retired = True
         self._replica.retire(self)
-        if all(e.answer.done() for e in self._waiting):
-            self.end(Broken("nobody waits for an answer"))
+        if not self._awaited:
+            self.end(_unwanted())
+
+    @property
+    def _awaited(self) -> bool:
+        return not all(e.answer.done() for e in self._waiting)
 
     def end(self, error: OSError) -> None:
         """Close it; those who wait get `error`. Idempotent."""
@@ -197,6 +205,10 @@ class Connection(asyncio.Protocol):
         for exchange in waiting:
             if not exchange.answer.done():
                 exchange.answer.set_exception(error)
+
+
+def _unwanted() -> Broken:
+    return Broken("nobody waits for an answer")
 
 
 Begun = Callable[[asyncio.Future[Received], Connection], None]

@@ -152,6 +152,23 @@ async def test_a_request_that_is_given_up_leaves_its_answer_to_nobody() -> None:
         assert (await get(client, server, "/last")).body == b"/last"
 
 
+@pytest.mark.parametrize("given_up", [0, 1])
+async def test_a_connection_on_which_a_request_was_given_up_ends_with_the_last_answer_that_somebody_waits_for(
+    given_up: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each such request would leave one open, until the server finds it idle."""
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 1)
+    async with serving(hold) as (server, client):
+        asked = [get(client, server, f"/held{i}") for i in range(2)]
+        await eventually(lambda: len(server.seen) == 2)
+        asked[given_up].cancel()
+        await asyncio.gather(asked[given_up], return_exceptions=True)
+        server.release.set()
+        assert (await asked[1 - given_up]).status == 200
+        await eventually(lambda: server.writers[0].is_closing())
+        assert (await get(client, server, "/next")).body == b"/next"
+
+
 async def test_where_nobody_listens_nothing_was_sent() -> None:
     client = Connections()
     [port] = free_ports(1)
