@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from kvstore.api.model import APPENDED_BYTES_MAX, VALUE_BYTES_MAX, Transaction, appends_in, has_nested
+from kvstore.api.model import APPENDED_BYTES_MAX, VALUE_BYTES_MAX, Transaction, appends_in, has_nested, move_of
 from multicast.membership import payload_of
 from multicast.types import AppMessage, GroupId, MessageId, Timestamp
 
@@ -27,7 +27,8 @@ NESTED_VERSION = 5
 """Of a bundle in which a transaction has nested ones; any other one is of BUNDLE_VERSION, which older releases read."""
 LIMITED_VERSION = 6
 """Of one in which the Appends of a transaction might write more than APPENDED_BYTES_MAX, with nested ones or without:
-then it fails. Older releases knew no such limit, and what they have ordered is executed without."""
+then it fails. Older releases knew no such limit, and what they have ordered is executed without. And of a step of a
+move, of which older releases would give other rows."""
 
 NO_ID: MessageId = b""
 """The id of a read that nobody can repeat: nothing is remembered under it."""
@@ -76,7 +77,7 @@ def format_for(transactions: Iterable[Transaction]) -> int:
     """The version of a bundle of these."""
     version = BUNDLE_VERSION
     for transaction in transactions:
-        if appends_in(transaction) > APPENDED_BYTES_MAX // VALUE_BYTES_MAX:
+        if appends_in(transaction) > APPENDED_BYTES_MAX // VALUE_BYTES_MAX or move_of(transaction) is not None:
             return LIMITED_VERSION
         if has_nested(transaction):
             version = NESTED_VERSION

@@ -32,6 +32,7 @@ from kvstore.api.model import (
     KeyValue,
     Max,
     Min,
+    Move,
     OperationResult,
     Put,
     Range,
@@ -232,6 +233,7 @@ def test_a_transaction_that_may_append_so_much_says_so_where_it_is_ordered():
     alone, single = Transaction((), (Txn((), appends),)), Transaction((), appends[:1])
     assert [appends_in(one) for one in (most, alone, single)] == [len(appends) - 1, len(appends), 1]
     assert format_for([Transaction((), (Txn(),))]) == NESTED_VERSION
+    assert format_for([Transaction((), (Move(0, 1, ((1, 3),)),))]) == LIMITED_VERSION, "older ones give other rows"
     assert format_for([Transaction((), (Txn(),)), beyond, most]) == LIMITED_VERSION
 
 
