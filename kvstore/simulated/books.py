@@ -47,8 +47,8 @@ class Books(Checker):
         super().__init__()
         self._replicas = replicas
         self._deleted_at = deleted_at
-        self._measured: dict[ProcessId, tuple[int, dict[bytes, Any]]] = {}
-        """When each was looked at last, and the versions of leases that it measured."""
+        self._measured: dict[ProcessId, tuple[int, set[tuple[bytes, Any]]]] = {}
+        """When each was looked at last, and the leases that it has been seen to measure in this life, with versions."""
         self._given: dict[ProcessId, _GivenSoFar] = {}
 
     def on_life(self, node: Node) -> None:
@@ -71,9 +71,11 @@ class Books(Checker):
                 given = self._given[node.pid] = _GivenSoFar(replica.moves)
             found = *_of_log(replica.log), *_of_bundler(replica.clients.bundler), *given.stale()
             now, before = node.clock(), self._measured.get(node.pid)
+            known = before[1] if before is not None else set()
             for text in (*found, *_of_leases(replica.leases, now), *_of_new_leases(replica.leases, before)):
                 self.report("books", f"replica {node.pid}: {text}")
-            self._measured[node.pid] = now, dict(replica.leases._versions or {})
+            measured: Any = replica.leases
+            self._measured[node.pid] = now, known | set((measured._versions or {}).items())
             if replica.log.deleted_at < self._deleted_at.get(node.pid, 0) <= replica.log.completed:
                 text = f"replica {node.pid} does not know that it has deleted at position {self._deleted_at[node.pid]}"
                 self.report("books", text)
@@ -198,13 +200,14 @@ class _GivenSoFar:
                 yield f"what it remembers of {id_.hex()} is not what it gave, and is not given again"
 
 
-def _of_new_leases(measured: Any, before: tuple[int, dict[bytes, Any]] | None) -> Iterator[str]:
-    """What was not measured yet when this replica was looked at before has lived since then at most."""
+def _of_new_leases(measured: Any, before: tuple[int, set[tuple[bytes, Any]]] | None) -> Iterator[str]:
+    """What was not measured yet when this replica was looked at before has lived since then at most. (What was, and
+    comes back with its slot as it had gone, has lived for longer.)"""
     if before is None or measured._versions is None:
         return
     since, known = before
     for one in measured._due:
-        if measured._versions.get(one.lease) == one.version != known.get(one.lease):
+        if measured._versions.get(one.lease) == one.version and (one.lease, one.version) not in known:
             row = measured._store.get(lease_key(one.lease))
             lives_us = 1000 * leases.decode_lease(row.value).ttl_ms if row and row.version == one.version else 0
             if one.at < since + lives_us:

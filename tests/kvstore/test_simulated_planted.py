@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from kvstore.simulated.runner import run_seed
+from kvstore.simulated.settings import DRAWN, Settings
 from tests.planted import LIKE
 from tests.planted.backups import PLANTED_IN_STORE as IN_BACKUPS
 from tests.planted.bounds import PLANTED_IN_STORE as BOUNDS
@@ -83,6 +86,11 @@ def test_every_check_has_a_bug() -> None:
 def test_without_a_bug_nothing_is_found() -> None:
     for settings, seed in {str(bug.settings): (bug.settings, bug.first_seed) for bug in PLANTED_IN_STORE}.values():
         assert run_seed(settings, seed).violations == [], (settings, seed)
+
+
+def test_a_lease_that_comes_back_with_its_slot_as_it_had_gone_is_not_called_due_too_early() -> None:
+    anything: dict[str, Any] = dict.fromkeys(DRAWN)
+    assert run_seed(Settings(protocol="white_box", size="small", **anything), 219).violations == []
 
 
 @pytest.mark.parametrize(("protocol", "seed"), [("primcast", 6), ("white_box", 6)])
