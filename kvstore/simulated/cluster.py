@@ -22,8 +22,9 @@ from kvstore.core.rights import RULES
 from kvstore.core.shards import SILENT_US
 from kvstore.core.signals import SignalRule, signals_for
 from kvstore.core.watches import BUFFER_BYTES_MAX
-from kvstore.simulated import asking, votes
+from kvstore.simulated import asking, turns, votes
 from kvstore.simulated.given import Given
+from kvstore.simulated.settling import Settling
 from kvstore.simulated.spinning import Spinning
 from kvstore.storage.backend import PROTOCOL, MemoryBackend
 from kvstore.storage.cut import Cut, Cuts
@@ -193,6 +194,7 @@ class SimulatedCluster:
         self._buffer_bytes = own.choice((1_000, 16_000, BUFFER_BYTES_MAX))
         self.installations = 0
         self._given = Given(self.options.dedup_window_us)
+        self._settling = Settling(self.options.dedup_window_us, lambda text: self.world.report("memory", text))
         self._spinning = Spinning()
         self.world = World(
             self.topology,
@@ -229,6 +231,7 @@ class SimulatedCluster:
         store.looked_max, store.portion = self._looked_max, self._changes
         self._frozen_at.pop(pid, None)
         self._watch(pid, store)
+        self._settling.watch(pid, store)
         protocol = self._protocol(pid, rng)
         replica = self.replicas[pid] = self._replica_class(
             pid,
@@ -248,6 +251,7 @@ class SimulatedCluster:
             rng=random.Random(rng.getrandbits(64)),
         )
         votes.watch(replica, lambda text: self.world.report("votes", text))
+        turns.watch(replica, lambda text: self.world.report("asked", text))
         replica.clients.bundler.at_once = self._bundles_at_once
         replica.moves.portion, replica.moves.handed = self.portion, self.handed
         replica.watches.buffer_bytes_max = self._buffer_bytes
@@ -326,6 +330,7 @@ class SimulatedCluster:
     def _on_batch(self, node: Node, batch: Batch) -> None:
         for text in self._given.after_batch(node.pid, self.replicas[node.pid]):
             self.world.report("memory", text)
+        self._settling.after_batch(node.pid, self.replicas[node.pid])
         if self._spinning.after_batch(node.pid, batch, node.clock()):
             self.world.report("idle", f"replica {node.pid} is woken again and again, and does nothing")
         for shard in asking.accused(self.replicas[node.pid]):
@@ -339,7 +344,9 @@ class SimulatedCluster:
             self._frozen_at[node.pid] = batch.number
         if self._checkpoint_rng.random() < CHECKPOINT_CHANCE:
             with suppress(OSError):  # it dies of the disk soon
-                node.checkpoints.advance()
+                before = node.checkpoints.latest()
+                if node.checkpoints.advance().file == before.file and before.offset:
+                    self.world.report("recovery", f"process {node.pid} writes over the checkpoint that counts")
         if node.protocol.role() == REMOVED:
             self.world.schedule(self.world.now, self._end, node, node.life)
 

@@ -1,5 +1,5 @@
 """Watches that replicas let go of parts that they keep longer (`kvstore.core.signals`) when they forget the results of
-that time."""
+that time, and that these go from their stores then."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class Given:
         forgot, kept = replica.last_forget_us, replica.signals.kept_longer()
         before, forgot_before, had = self._seen.get(pid, (replica, forgot, kept))
         self._seen[pid] = (replica, forgot, kept)
+        if before is replica:
+            for message_id in [m for m in had.keys() - kept.keys() if replica.store.part(m) is not None]:
+                yield f"replica {pid} has forgotten its part of {message_id.hex()}, and its store has it on"
         if before is replica and forgot_before != forgot:
             first_us = forgot - REMEMBERED_WINDOWS * self._window_us - _ROUNDED_US
             for message_id in [m for m in had.keys() & kept.keys() if kept[m] < first_us]:

@@ -1,7 +1,7 @@
 """What clients of a simulated cluster were told is asked again when all is over, under the same ids, through any
 replica: the same must be told, nothing else may be done under these ids, and a lookup must find them. So what replicas
-remember is judged by what it is for, wherever the keys have gone meanwhile. At last one looks up an id that nobody has
-used: that must be said, and soon."""
+remember is judged by what it is for, wherever the keys have gone meanwhile. At last two look up an id that nobody has
+used, at once: that must be said to both, and soon."""
 
 from __future__ import annotations
 
@@ -67,10 +67,13 @@ class Repetitions:
     def _look_for_nothing(self) -> None:
         world, own, answers = self._workload.world, self._own, list[Any]()
         up = [pid for pid in world.topology.processes if world.node(pid).up and world.belongs(pid)]
-        world.request(own.choice(up), Lookup(new_message_id(world.now, own.getrandbits(62))), answers.append)
-        world.run_while(lambda: not answers, WAIT_US)
-        if not answers or not isinstance(answers[0], Refused) or answers[0].code != "unknown_or_forgotten":
-            world.report("repetitions", f"a lookup of an id that nobody has used is answered {answers}")
+        replica, request = own.choice(up), Lookup(new_message_id(world.now, own.getrandbits(62)))
+        for _ in range(2):
+            world.request(replica, request, answers.append)
+        world.run_while(lambda: len(answers) < 2, WAIT_US)
+        told = [one for one in answers if isinstance(one, Refused) and one.code == "unknown_or_forgotten"]
+        if len(told) < 2:
+            world.report("repetitions", f"two lookups of an id that nobody has used are answered {answers}")
 
     def _ask(self, operation: Operated, request: Execute | Lookup, shard: GroupId | None = None) -> None:
         """Some replica, of this shard or any."""

@@ -2,8 +2,9 @@
 with what it is about.
 
 Most of that is there to be quick, so that a wrong entry costs a message its turn, or a question its repetition, only in
-a rare schedule. Judged now and then when a process comes to rest. Like in `invariants`, variables of protocols are
-known by name only.
+a rare schedule. Judged now and then when a process comes to rest. What has come in part over a link is forgotten when
+that is reset: else later portions would be put to it. Like in `invariants`, variables of protocols are known by name
+only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from multicast.parts.accepts import ACCEPTED, COMMITTED, PROPOSED
 from multicast.parts.ballots import LEADER
+from multicast.parts.portions import Assembly
+from multicast.protocol import MulticastProtocol
 from multicast.simulation.checkers import Checker
+from multicast.simulation.leftovers import consists_of
 from multicast.types import ZERO, Topology, reached_by_majority
 
 if TYPE_CHECKING:
@@ -36,12 +40,25 @@ class Books(Checker):
 
     def __init__(self, topology: Topology):
         super().__init__()
+        self._assemblies: dict[int, tuple[MulticastProtocol, list[Assembly[Any]]]] = {}
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
+        if handler == "on_peer_reset":
+            for _ in [one for one in self._of(node) if args[0] in one._lists]:
+                text = f"has portions of process {args[0]}, and the rest will not come: the link was reset"
+                self.report("books", f"process {node.pid} {text}")
         if handler != "on_tick" or node.engine._batch.number % _LOOK_EVERY:
             return
         for text in _differences(node):
             self.report("books", f"process {node.pid} ({node.protocol.role()}): {text}")
+
+    def _of(self, node: Node) -> list[Assembly[Any]]:
+        """What this life puts portions together with; that is there from its beginning."""
+        protocol, found = self._assemblies.get(node.pid, (None, []))
+        if protocol is not node.protocol:
+            found = [one for one, _ in consists_of(node.protocol) if isinstance(one, Assembly)]
+            self._assemblies[node.pid] = node.protocol, found
+        return found
 
 
 def _differences(node: Node) -> Iterator[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.api.model import Get, Move, OperationResult, Transaction
-from kvstore.api.shard_map import ranges_of, slot_of
+from kvstore.api.shard_map import PlacedRun, ranges_of, slot_of
 from kvstore.core.audit import APPLIED, Given
 from kvstore.core.bundles import version_of
 from kvstore.core.messages import Refused, ResultRequest, ShardResults, ShardState, Vote
@@ -97,3 +97,20 @@ def test_who_asks_elsewhere_and_is_refused_does_not_say_that_nothing_will_be_don
     bench.order(own)
     assert isinstance(refused, Refused) and refused.code == ("overloaded" if overloaded else "full")
     assert bench.statuses()[-1] == APPLIED and refused.outcome == "unknown"
+
+
+def test_who_is_told_moved_again_asks_where_it_is_by_then() -> None:
+    """The slot came back while the request was on its way to where it had gone."""
+    bench, moved_to_one = Bench(), key(1)
+    bench.request(write(key(0), moved_to_one))
+    (first,) = bench.multicast()
+    gone = gone_to_two(moved_to_one, bench)
+    bench.part(1, bench.order(first), gone)
+    bench.hear(3, ShardState(1, False, [], gone.places))
+    (second,) = bench.multicast()
+    slot = slot_of(moved_to_one)
+    back = Vote(places=[PlacedRun(slot, slot, 1, Timestamp(bench.now + 1_000, 0))])
+    bench.part(2, bench.order(second), back)
+    bench.hear(6, ShardState(2, False, [], back.places))
+    (third,) = bench.multicast()
+    assert [one.destinations for one in (first, second, third)] == [(0, 1), (0, 2), (0, 1)]

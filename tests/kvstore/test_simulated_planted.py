@@ -27,6 +27,7 @@ from tests.planted.store_rules import PLANTED_IN_STORE as OF_RULES
 from tests.planted.store_state import PLANTED_IN_STORE as MORE
 from tests.planted.strangers import PLANTED_IN_STORE as STRANGERS
 from tests.planted.told import PLANTED_IN_STORE as TOLD
+from tests.planted.turns import PLANTED_IN_STORE as TURNS
 from tests.planted.unordered import PLANTED_IN_STORE as UNORDERED
 from tests.planted.watches import PLANTED_IN_STORE as WATCHES
 
@@ -56,13 +57,15 @@ CHECKS = {
     "idle",
     "rights",
     "rows",
+    "recovery",
     "votes",
     "exception",
 }
 
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
-       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD, *OVERLOOKED, *EDGES)  # fmt: skip
+       *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD, *OVERLOOKED, *EDGES,
+       *TURNS)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

@@ -74,6 +74,18 @@ def test_the_rest_of_a_state_counts_no_more_when_the_link_was_reset() -> None:
         assert (process.leadership.joined == ballot) != reset
 
 
+def test_the_rest_of_a_groups_state_counts_no_more_when_the_link_was_reset() -> None:
+    """What was in the portions that are lost would be missing here, and nowhere else."""
+    for reset in (False, True):
+        process = FtSkeen(1, Topology.grid(1, 3), FtSkeen.specification.options(), random.Random(1))
+        process.on_start(Saved({}), NOW, Outbox())
+        for number in (0, 2):
+            process.on_message(0, State(0, 5, 9, Ballot(1, 0), [], [], number, 3), NOW, Outbox())
+            if reset:
+                process.on_peer_reset(0, NOW, Outbox())
+        assert process.member.log.instance == (0 if reset else 5)
+
+
 def test_the_rest_of_a_primarys_answer_counts_no_more_when_the_link_was_reset() -> None:
     """T would get a hole."""
     for reset in (False, True):

@@ -38,6 +38,7 @@ from tests.planted import (
     store_state,
     strangers,
     told,
+    turns,
     unordered,
     watches,
 )
@@ -117,6 +118,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "overlooked", overlooked.PLANTED_IN_STORE
     yield "told", told.PLANTED_IN_STORE
     yield "edges", edges.PLANTED_IN_STORE
+    yield "turns_in_store", turns.PLANTED_IN_STORE
 
 
 def main() -> None:
