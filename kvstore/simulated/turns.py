@@ -19,14 +19,12 @@ _TIMES = 3
 def watch(replica: Replica, report: Callable[[str], None]) -> None:
     """From now on, until it dies."""
     own: Any = replica
-    tick, peers = own.on_tick, replica.peers
+    peers = replica.peers
     leader_of: Callable[[GroupId], ProcessId | None] = own.peers._leader_of
     asked: dict[tuple[Any, ...], tuple[tuple[ProcessId, ProcessId | None], int]] = {}
 
-    def ticked(now: int, out: ApplicationOutbox) -> int | None:
-        before = len(out.sends)
-        wake: int | None = tick(now, out)
-        for to, message in out.sends[before:]:
+    def look(sends: list[tuple[tuple[ProcessId, ...], Any]]) -> None:
+        for to, message in sends:
             shard = peers.shard_of.get(to[0]) if len(to) == 1 else None
             if shard is None:
                 continue
@@ -38,9 +36,21 @@ def watch(replica: Replica, report: Callable[[str], None]) -> None:
                 asked[(shard, *what)] = whom, times
                 if times == _TIMES:
                     report(f"replica {peers.self_id} asks {whom[0]}, {times} times in succession, for {what}")
-        return wake
 
-    own.on_tick = ticked
+    def watched(handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Who is refused by one may ask the next at once, and not only when it is time to ask again."""
+
+        def handled(*args: Any) -> Any:
+            out: ApplicationOutbox = args[-1]
+            before = len(out.sends)
+            result = handler(*args)
+            look(out.sends[before:])
+            return result
+
+        return handled
+
+    for name in ("on_tick", "on_message", "end_batch"):
+        setattr(own, name, watched(getattr(own, name)))
 
 
 def _wanted(message: Any, by_id: Mapping[MessageId, Waiting]) -> Iterator[tuple[Any, ...]]:
@@ -50,5 +60,7 @@ def _wanted(message: Any, by_id: Mapping[MessageId, Waiting]) -> Iterator[tuple[
         yield from [("part", one.id) for one in message.wanted]
     elif kind is ResultRequest and not message.whether:
         yield from [("result", one, by_id[one].since) for one in message.ids if one in by_id]
-    elif kind in (ChangesAfter, ReadAt, ReadNow):
+    elif kind is ChangesAfter:  # he who has not answered yet may be asked for more
+        yield kind.__name__, message.number, message.wanted
+    elif kind in (ReadAt, ReadNow):
         yield kind.__name__, message.number
