@@ -130,15 +130,17 @@ class Queue:
         )  # fmt: skip
         try:
             result = await self._attempts.run(asked)
-            found = None if result.succeeded else result.results[0].found
         except ResultsForgotten:  # an answer was lost, and what stands there is large
             found = await self._attempts.run(self._keys.get(key, timeout=self._left(deadline)))
             if found is None:
                 raise Lost("the lease has expired, or the key was deleted") from None
         except TransactionFailed as error:  # nothing else in it is ever impossible
             raise Lost("the lease has expired, or was revoked") from error
-        if found is None:
-            return result.version
+        else:
+            if result.succeeded:
+                return result.version
+            found = result.results[0].found
+            assert found is not None
         if found.value != value:
             await self.say(session, found.create_version, value, deadline)
         return found.create_version
