@@ -335,9 +335,9 @@ class AsyncTypedTransaction(Generic[V]):
         found = await self._inner.scan(prefix, start=start, end=end)
         return {key: self._codec.read(key, data) for key, data in found.items()}
 
-    def put(self, key: bytes | str, value: V) -> None:
+    def put(self, key: bytes | str, value: V, *, lease: bytes | None = None) -> None:
         """See `InteractiveTransaction.put`."""
-        self._inner.put(key, self._codec.encode(value))
+        self._inner.put(key, self._codec.encode(value), lease=lease)
 
     def delete(self, key: bytes | str) -> None:
         """See `InteractiveTransaction.delete`."""

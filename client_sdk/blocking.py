@@ -187,9 +187,9 @@ class Transaction:
         """See `InteractiveTransaction.scan`."""
         return self._thread.wait_for(self._inner.scan(prefix, start=start, end=end))
 
-    def put(self, key: bytes | str, value: bytes | str) -> None:
+    def put(self, key: bytes | str, value: bytes | str, *, lease: bytes | None = None) -> None:
         """See `InteractiveTransaction.put`."""
-        self._inner.put(key, value)
+        self._inner.put(key, value, lease=lease)
 
     def delete(self, key: bytes | str) -> None:
         """See `InteractiveTransaction.delete`."""

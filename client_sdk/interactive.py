@@ -23,6 +23,7 @@ from typing import Any
 from msgspec.structs import replace
 from tenacity import RetryCallState, retry_if_exception_type, stop_before_delay
 
+from client_sdk import operations
 from client_sdk.attempts import Attempts
 from client_sdk.errors import (
     Changed,
@@ -44,6 +45,7 @@ from kvstore.api.model import (
     Delete,
     Get,
     KeyValue,
+    LeasedPut,
     NoneNewer,
     Operation,
     OperationResult,
@@ -62,6 +64,9 @@ WAIT_SECONDS_MAX = 2.0
 again; up to twice as long after each further Conflict, within these limits. (With these numbers fifty programs that
 write one key need about three attempts each: of those whose attempts overlap one commits.)"""
 
+_NONE_NEWER = "none_newer:"
+"""So the text of a failure begins whose reason is a range's, see kvstore/HTTP.md."""
+
 
 class InteractiveTransaction:
     """Made by `transaction` and `transact` of the clients.
@@ -74,7 +79,7 @@ class InteractiveTransaction:
         self._keys = keys
         self._deadline = None if timeout is None else time.monotonic() + positive_seconds("timeout", timeout)
         self._reads: dict[bytes, KeyValue | None] = {}
-        self._writes: dict[bytes, bytes | None] = {}
+        self._writes: dict[bytes, Put | LeasedPut | Delete] = {}
         self._scans: list[tuple[bytes, bytes, bytes, Timestamp]] = []
         self._done = False
         self.version: Timestamp | None = None
@@ -84,7 +89,7 @@ class InteractiveTransaction:
         self._check_open()
         name = as_bytes("key", key)
         if name in self._writes:
-            return self._writes[name]
+            return _value(self._writes[name])
         if name not in self._reads:
             read = await self._attempts.run(self._keys.get(name, timeout=self._remaining()))
             self._reads.setdefault(name, read)  # unless another task has read it meanwhile
@@ -111,7 +116,7 @@ class InteractiveTransaction:
         self._scans.append((bounds.prefix, bounds.start, bounds.end, version))
         first, last = range_of(bounds)
         values: dict[bytes, bytes | None] = {entry.key: entry.value for entry in found}
-        values |= {key: value for key, value in self._writes.items() if between(key, first, last)}
+        values |= {key: _value(write) for key, write in self._writes.items() if between(key, first, last)}
         return {key: value for key, value in sorted(values.items()) if value is not None}
 
     async def _pages(self, bounds: Range, version: Timestamp | None) -> tuple[Timestamp, list[KeyValue]]:
@@ -150,27 +155,29 @@ class InteractiveTransaction:
         assert first is not None
         return first, found
 
-    def put(self, key: bytes | str, value: bytes | str) -> None:
-        """Write this key at the commit."""
-        self._write(key, as_bytes("value", value))
+    def put(self, key: bytes | str, value: bytes | str, *, lease: bytes | None = None) -> None:
+        """Write this key at the commit. `lease`: the id of one: the key goes when that goes; if it has gone before the
+        commit, that raises TransactionFailed. Without it the key is attached to none."""
+        self._write(operations.Put(key, value, lease).plain())
 
     def delete(self, key: bytes | str) -> None:
         """Delete this key at the commit."""
-        self._write(key, None)
+        self._write(Delete(as_bytes("key", key)))
 
-    def _write(self, key: bytes | str, value: bytes | None) -> None:
+    def _write(self, write: Put | LeasedPut | Delete) -> None:
         self._check_open()
-        self._writes[as_bytes("key", key)] = value
+        self._writes[write.key] = write
 
     async def commit(self) -> None:
-        """Apply all writes if nothing that was read has changed; otherwise Conflict. Called where the block ends."""
+        """Apply all writes if nothing that was read has changed; otherwise Conflict. TransactionFailed if a lease has
+        gone, or has too many keys. Called where the block ends."""
         self._check_open()
         self._done = True
         if not self._reads and not self._writes and not self._scans:
             return
         expected = {key: found.version if found else ZERO for key, found in self._reads.items()}
         compare = tuple(Compare(key, "version", "==", version) for key, version in expected.items())
-        writes: tuple[Operation, ...] = tuple(Delete(k) if v is None else Put(k, v) for k, v in self._writes.items())
+        writes: tuple[Operation, ...] = tuple(self._writes.values())
         writes += tuple(NoneNewer(prefix, version, start, end) for prefix, start, end, version in self._scans)
         look = tuple(Get(key) for key in list(expected)[: max(OPERATIONS_MAX - len(compare) - len(writes), 0)])
         commit = self._keys.transaction(Transaction(compare, writes, look), timeout=self._remaining())
@@ -181,7 +188,9 @@ class InteractiveTransaction:
                 self.version = error.version
                 return
             raise Conflict(_changed(expected, ())) from error
-        except TransactionFailed as error:  # nothing else that it asks for is ever impossible
+        except TransactionFailed as error:
+            if not str(error).startswith(_NONE_NEWER):
+                raise  # a lease is to blame
             raise Conflict(await self._come_in()) from error
         if not result.succeeded:
             raise Conflict(_changed(expected, result.results))
@@ -205,6 +214,10 @@ class InteractiveTransaction:
         if self._deadline is None:
             return None
         return max(self._deadline - time.monotonic(), 0.001)
+
+
+def _value(write: Put | LeasedPut | Delete) -> bytes | None:
+    return None if isinstance(write, Delete) else write.value
 
 
 def _check_size(found: list[KeyValue]) -> None:

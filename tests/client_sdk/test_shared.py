@@ -216,6 +216,29 @@ def test_a_lease_knows_its_keys_and_takes_them_along_when_it_is_revoked(store: C
     assert [entry.key for entry in store.scan("l/")] == [b"l/3"]
 
 
+def test_an_interactive_transaction_attaches_keys_to_a_lease(store: Client) -> None:
+    lease = store.grant_lease(ttl=100)
+    with store.transaction() as t:
+        t.put("l/1", "x", lease=lease.id)
+        t.put("l/2", "x", lease=lease.id)
+        t.put("l/2", "taken off")
+        assert t.get("l/1") == b"x" and t.scan("l/") == {b"l/1": b"x", b"l/2": b"taken off"}
+    entry = store.get("l/1")
+    assert entry is not None and entry.lease == lease.id and entry.version == t.version
+    with pytest.raises(Conflict), store.transaction() as t:
+        t.scan("l/")
+        store.put("l/3", "came in")
+        t.put("l/4", "x", lease=lease.id)
+    assert store.revoke_lease(lease.id)
+    assert [entry.key for entry in store.scan("l/")] == [b"l/2", b"l/3"]
+    with pytest.raises(TransactionFailed, match="no such lease"), store.transaction() as t:
+        t.scan("l/")
+        t.put("l/5", "x", lease=lease.id)
+    with pytest.raises(InvalidRequest, match="lease"), store.transaction() as t:
+        t.put("l/5", "x", lease=b"short")
+    assert store.get("l/5") is None
+
+
 def test_locks_are_one_at_a_time_and_elections_follow(store: Client) -> None:
     with store.lock("job", ttl=60) as lock:
         is_a_timeout(lambda seconds: store.lock("job", ttl=LOSERS_TTL, timeout=seconds).__enter__())
