@@ -5,6 +5,9 @@ own. What it had before the fork is the parent's, and is left as it is: the two 
 
 What runs in the thread itself cannot wait for it: a program's `on_done` is refused, and an iterator or block that the
 garbage collector ends there, where it happens to run, is ended without waiting.
+
+The thread does not know the client. So one that nobody closed, and nobody can use any more, is found by the garbage
+collector, and its thread and its connections end: with a ResourceWarning, as Python's own files have it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
@@ -50,6 +54,31 @@ async def _rest_cancelled() -> None:
     await asyncio.gather(*rest, return_exceptions=True)
 
 
+async def _close(client: AsyncClient) -> None:
+    """Once what was interrupted has given back what it had: a place before a lock."""
+    ending = [task for task in asyncio.all_tasks() if task.cancelling()]
+    if ending:
+        await asyncio.wait(ending, timeout=client.attempts.timeout)
+    await client.close()
+
+
+async def _forgotten(client: AsyncClient) -> None:
+    await _close(client)
+    await _rest_cancelled()
+    asyncio.get_running_loop().stop()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _forget(client: AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever had this client is no more."""
+    asyncio.run_coroutine_threadsafe(_forgotten(client), loop)
+    warnings.warn("a Client was not closed: use it with `with`, or call close()", ResourceWarning, stacklevel=2)
+
+
 class LoopThread:
     """A thread that runs an AsyncClient, of this process. make(): makes one."""
 
@@ -63,12 +92,14 @@ class LoopThread:
         """Without a thread, until the first request."""
         self.client = self._make()
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+        self._unclosed: weakref.finalize[..., LoopThread] | None = None
         self._lock = threading.RLock()  # of one thread twice, where the garbage collector ends an iterator inside
         self._waiting: set[Future[Any]] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     def begin_in_child(self) -> None:
         """Begin anew. The parent's client is kept for ever: at its end it would close what the parent still uses."""
+        self._detach()
         _of_parents.append((self.client, self._running))
         self._begin()
 
@@ -78,21 +109,18 @@ class LoopThread:
         with self._lock:
             self._closed = True
             running, self._running = self._running, None
+            self._detach()
         if running is not None:
             loop, thread = running
-            asyncio.run_coroutine_threadsafe(self._close_client(), loop).result()
+            asyncio.run_coroutine_threadsafe(_close(self.client), loop).result()
             wait(list(self._waiting))
             asyncio.run_coroutine_threadsafe(_rest_cancelled(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
-            loop.close()
 
-    async def _close_client(self) -> None:
-        """Once what was interrupted has given back what it had: a place before a lock."""
-        ending = [task for task in asyncio.all_tasks() if task.cancelling()]
-        if ending:
-            await asyncio.wait(ending, timeout=self.client.attempts.timeout)
-        await self.client.close()
+    def _detach(self) -> None:
+        if self._unclosed is not None:
+            self._unclosed.detach()
 
     def _own_loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop of the calling thread, if that is this one."""
@@ -116,7 +144,9 @@ class LoopThread:
                 raise ClosedClient("the client was closed")
             if self._running is None:
                 loop = asyncio.new_event_loop()
-                self._running = loop, threading.Thread(target=loop.run_forever, name="kvstore-client", daemon=True)
+                self._running = loop, threading.Thread(target=_run, args=(loop,), name="kvstore-client", daemon=True)
+                self._unclosed = weakref.finalize(self, _forget, self.client, loop)
+                self._unclosed.atexit = False
                 self._running[1].start()
             future = asyncio.run_coroutine_threadsafe(work, self._running[0])
             self._waiting.add(future)

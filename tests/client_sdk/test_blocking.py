@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -78,3 +81,47 @@ def test_a_session_of_blocking_code_blocks(memory: MemoryStore) -> None:
         assert session.lost
         with pytest.raises(Lost):
             session.check()
+
+
+def test_a_client_that_nobody_closed_ends_its_thread_once_nobody_can_use_it() -> None:
+    memory = MemoryStore()
+    store = Client(memory)
+    store.put("k", "v")
+    view, thread = store.namespace("k"), the_thread_of(store)
+    del store
+    gc.collect()
+    assert view.get("") is not None and thread.is_alive(), "a view is the client, too"
+    itself = [view]
+    itself.append(itself)  # type: ignore[arg-type]
+    del view, itself
+    with pytest.warns(ResourceWarning, match="a Client was not closed"):
+        gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_whoever_is_forked_leaves_his_parents_client_alone() -> None:
+    with MemoryStore() as memory, Client(memory) as store:
+        store.put("k", "v")
+        thread = the_thread_of(store)
+        child = os.fork()
+        if child == 0:
+            os._exit(ended_quietly(store))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.get("k") is not None and the_thread_of(store) is thread
+
+
+def ended_quietly(store: Client) -> int:
+    """In the child: 0 if nothing is said of a client that the parent uses."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        unused = store._thread._running is None
+        store._thread = None  # type: ignore[assignment]
+        gc.collect()
+    return 0 if unused and not said else 1
+
+
+def the_thread_of(store: Client) -> threading.Thread:
+    running = store._thread._running
+    assert running is not None
+    return running[1]
