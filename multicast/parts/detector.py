@@ -167,6 +167,10 @@ class FailureDetector:
         self._question = 0
         self._deadlines.by("campaign", self._timer.deadline)
 
+    def settle(self) -> None:
+        """Somebody leads: be no more patient than usual."""
+        self._timer.settle()
+
     def heard(self, now: int, resigning: bool | None = None) -> None:
         """The leader has said something: it lives, unless it has said that it has no majority. resigning: see
         `LeaderTimer.heard`."""

@@ -55,7 +55,8 @@ _RESTARTED = 0.1
 
 _BARREN, _PATIENT = 4, 3
 """After so many ballots that came to nothing patience doubles with each, so often: a vote, or a state, may take longer
-than it."""
+than it, on links and disks together. Who has joined a ballot does not know yet that it comes to something: its leader
+says so."""
 _BEATS_MAX = 10
 """In the time of one heartbeat, however many links break."""
 
@@ -173,8 +174,8 @@ class Election(Generic[V]):
             raise AssertionError(f"process {self._self_id} is {self.state}: it cannot {what}")
         self.state = after
         self.takes_part = after is LEADER or after is FOLLOWER
-        if self.takes_part:
-            self._barren = 0
+        if after is LEADER:
+            self.settle()
         self.detector.begin(after is LEADER and (self.promised.number > FIRST_NUMBER or not self.others))
 
     @property
@@ -287,6 +288,7 @@ class Election(Generic[V]):
 
     def begun(self, ballot: Ballot, out: Outbox) -> None:
         """See `Elector`. Also one that has not joined it yet knows by that that its view has begun."""
+        self.settle()
         self._view_begun(ballot.view, out)
 
     def tell_removed(self, out: Outbox) -> None:
@@ -306,9 +308,18 @@ class Election(Generic[V]):
         self._votes = {}
         self._assembly.clear()
         self._barren += 1
-        self.detector.wait(now, 2.0 ** min(max(self._barren - _BARREN, 0), _PATIENT))
+        self.wait(now)
         self._voter.ended(now, out)
         self._voter.keep(out)
+
+    def wait(self, now: int, share: float = 1.0) -> None:
+        """Wait anew for a ballot to begin. share: of the patience that is due after so many that did not."""
+        self.detector.wait(now, share * 2.0 ** min(max(self._barren - _BARREN, 0), _PATIENT))
+
+    def settle(self) -> None:
+        """A ballot has begun: from now on with the usual patience."""
+        self._barren = 0
+        self.detector.settle()
 
     def send_vote(self, vote: V, out: Outbox) -> None:
         """To the leader of the promised ballot, once the promise is on disk."""
@@ -334,6 +345,8 @@ class Election(Generic[V]):
         """A quorum of votes is acted on once; later ones are late."""
         if vote.ballot != self.promised or vote.ballot.leader != self._self_id or sender not in self.members:
             return
+        if sender != self._self_id and self.state is CANDIDATE:
+            self.detector.heard(now)  # it will be here, however large it is
         if not self.assemble(sender, vote):
             return
         if self.state is CANDIDATE:
@@ -361,7 +374,7 @@ class Election(Generic[V]):
         """Wait a little for the leader of that ballot to act; then campaign against it."""
         if nack.ballot > self.highest and self.knows_view(sender, nack.ballot, out):
             self.highest = nack.ballot
-            self.detector.wait(now, _NACKED)
+            self.wait(now, _NACKED)
 
     def obey(self, sender: ProcessId, ballot: Ballot, now: int, out: Outbox, resigning: bool | None = None) -> bool:
         """A leader of this ballot has said something that counts unless a higher ballot is promised. Returns whether it

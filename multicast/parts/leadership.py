@@ -303,6 +303,7 @@ class Leadership(Generic[V, S]):
 
     def won(self, votes: dict[ProcessId, V], now: int, out: Outbox) -> None:
         self.election.go("choose")
+        self.election.detector.heard(now)  # so far it has come
         self._take_over(self._led.choose(votes), now, out)
         self.send_state(self.election.others, out)
         self._tell_joined(now, out)
@@ -335,12 +336,14 @@ class Leadership(Generic[V, S]):
                 self._held = state
                 out.catch_up(sender)
                 self._return_if_caught_up(now, out)
-        elif own.state is PROMISED and ballot == own.promised and own.assemble(sender, state):
-            self._join(state, now, out)
+        elif own.state is PROMISED and ballot == own.promised:
+            own.detector.heard(now)
+            if own.assemble(sender, state):
+                self._join(state, now, out)
 
     def _join(self, state: S, now: int, out: Outbox) -> None:
         self.election.go("join")
-        self.election.detector.wait(now)
+        self.election.wait(now)
         self._take_over(state, now, out)
         self._tell_joined(now, out)
         if not self._to_all:

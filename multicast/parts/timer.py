@@ -62,6 +62,11 @@ class LeaderTimer:
         self._share = share
         self._patience = int(self.timeout_us * share * (1.0 + self._rng.random()))
 
+    def settle(self) -> None:
+        """Go on with no more than the usual patience."""
+        if self._share > 1.0:
+            self._patience, self._share = int(self._patience / self._share), 1.0
+
     def asked(self, now: int) -> None:
         """The others were asked whether they miss the leader, too; not to be asked again before a while."""
         self._not_before = now + int(self.timeout_us * _ASKED_AGAIN * (1.0 + self._rng.random()))

@@ -8,11 +8,12 @@ variables of protocols are known by name only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from multicast.parts.accepts import ACCEPTED, PROPOSED
-from multicast.parts.ballots import LEADER, REJOINING
+from multicast.parts.ballots import CANDIDATE, LEADER, PROMISED, REJOINING
 from multicast.parts.reign import PREPARING
 from multicast.simulation.checkers import Checker
 from multicast.types import Ballot, ProcessId, Topology
@@ -29,6 +30,8 @@ _LOOK_EVERY = 16
 _AT_ONCE_US, _TICKS_MAX = 10, 3_000
 """Who is woken so soon, so often, and nothing comes of it, is woken for nothing. (What stands on a protocol may look
 through a portion of what it has in each of many batches.)"""
+_FEW, _MANY = 4, 6
+"""Ballots. Elections that take longer than patience follow one another for ever, unless it grows after some of them."""
 _PAUSE_MAX = 4
 """Periods: up to there the pause between two questions doubles (parts.retries)."""
 
@@ -163,16 +166,21 @@ class Portions(Checker):
 
 class Patience(Checker):
     """Of every protocol that elects leaders: who waits for one has new patience only when somebody who leads a ballot
-    that counts has said something, not its own word to itself; or when there is something else to wait for."""
+    that counts has said something, not its own word to itself, or somebody votes for it; or when there is something
+    else to wait for. After many ballots of which none has begun it has more of it, once one has begun no more than
+    usual."""
 
     watches_protocol = True
 
     def __init__(self, topology: Topology):
         super().__init__()
         self._seen: dict[ProcessId, tuple[tuple[Any, ...], int]] = {}
+        self._barren: Counter[ProcessId] = Counter()
+        """Ballots promised since one has begun."""
 
     def on_life(self, node: Node) -> None:
         self._seen.pop(node.pid, None)
+        self._barren.pop(node.pid, None)
 
     def on_handled(self, node: Node, handler: str, args: tuple[Any, ...], sends: Sends) -> None:
         election: Any = node.protocol.election
@@ -184,12 +192,37 @@ class Patience(Checker):
         unobeyed = type(message).__name__ == "Pulse" and not message.obeyed and message.ballot == election.promised
         if unobeyed and election.promises and election.detector._unobeyed != election.promised:
             self.report("patience", f"process {node.pid} has heard that its leader is not obeyed, and goes on with it")
+        self._check_share(node.pid, election, before, message)
+        if getattr(message, "count", 1) > 1 and getattr(message, "ballot", None) == election.promised:
+            voted = election.state is CANDIDATE and sender != node.pid
+            if (voted or (election.state is PROMISED and sender == election.promised.leader)) and since < args[2]:
+                self.report("patience", f"process {node.pid} ({election.state}) loses patience while portions come")
         if before is None or since <= before[1] or waits_for != before[0]:
             return
         ballot = getattr(message, "ballot", None)
+        if sender != node.pid and election.state is CANDIDATE and hasattr(message, "entries"):
+            return  # a vote for it
         if sender == node.pid or ballot is None or ballot.leader != sender or ballot < election.promised:
             what = handler if message is None else f"{type(message).__name__} of process {sender}"
             self.report("patience", f"process {node.pid} ({election.state}) waits anew for its leader after {what}")
+
+
+    def _check_share(self, pid: ProcessId, election: Any, before: Any, message: Any) -> None:
+        """Patience, as a share of the usual one."""
+        share, barren = election.detector._timer._share, self._barren
+        hears = type(message).__name__ == "Pulse" and message.ballot == election.promised and election.promises
+        if hears or election.state is LEADER:
+            barren[pid] = 0
+        elif before is not None and before[0][1] < election.promised:
+            barren[pid] += 1
+        if hears and share > 1.0:
+            text = f"hears its leader, and has {share:g} times the usual patience with it from now on"
+            self.report("patience", f"process {pid} ({election.state}) {text}")
+        elif before is not None and election.is_member:
+            many = barren[pid]
+            if (many > _MANY and share == 1.0) or (many <= _FEW and share > 1.0):
+                text = f"has promised {many} ballots since one has begun, and has {share:g} times the usual patience"
+                self.report("patience", f"process {pid} ({election.state}) {text}")
 
 
 def _deadlines(protocol: Any) -> list[Any]:

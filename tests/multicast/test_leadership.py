@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -483,22 +482,6 @@ def test_a_state_of_which_something_was_refused_is_not_taken_over(refused: list[
     for portion in portions:
         member.handlers[State].call(1, portion, 6, member.out)
     assert member.leadership.election.state == FOLLOWER and member.words == ["a", "b", "c"]
-
-
-def test_who_has_promised_many_ballots_in_vain_waits_longer_until_one_begins() -> None:
-    """The votes may be so large that they take longer than the usual patience."""
-    member, now, patience = Member(1), 0, []
-    timer = member.leadership.election.detector._timer
-    for number in range(2, 12):
-        member.handlers[NewLeader].call(2, NewLeader(Ballot(number, 2), 0), now, member.out)
-        patience.append((timer.deadline - now) // OPTIONS.election_timeout_us)
-        now += 1
-    assert set(patience[:4]) == {1} and all(a <= b or b >= 8 for a, b in pairwise(patience)) and 8 <= patience[-1] < 16
-    state = State(Ballot(11, 2), 0, [])
-    member.handlers[State].call(2, state, now, member.out)
-    assert member.leadership.election.state == FOLLOWER
-    member.handlers[NewLeader].call(2, NewLeader(Ballot(12, 2), 0), now, member.out)
-    assert timer.deadline - now < 2 * OPTIONS.election_timeout_us
 
 
 def test_a_restarted_leader_waits_or_stands_again() -> None:

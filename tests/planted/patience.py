@@ -6,11 +6,14 @@ from __future__ import annotations
 from multicast.parts.channels import Channels
 from multicast.parts.detector import FailureDetector
 from multicast.parts.election import Election
+from multicast.parts.leadership import Leadership
 from multicast.parts.paxos import Paxos
 from multicast.parts.sequence import Sequence
 from multicast.protocols.fastcast import FastCast
+from multicast.protocols.ft_skeen import FtSkeen
 from multicast.protocols.primcast import PrimCast
 from multicast.protocols.quasi_genuine import QuasiGenuine
+from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
 
@@ -55,6 +58,39 @@ class AsksOnForCopies(QuasiGenuine):
 @rewrite("take", "if channel.is_cut_off:", "if False:", part=Channels)
 class WaitsForWhatIsOfNoUse(QuasiGenuine):
     """A portion of a repair came that begins too late, and the next is waited for, also when a state has come."""
+
+
+# -- elections that take longer than patience -------------------------------------------------------------------------
+
+
+@rewrite("_join", "self.election.wait(now)", "self.election.detector.wait(now)", part=Leadership)
+class ImpatientOnceItHasJoined(WhiteBox):
+    """However many ballots came to nothing: who has joined one has the usual patience until its leader leads."""
+
+
+@rewrite("go", "if after is LEADER:", "if self.takes_part:", part=Election)
+class JoiningIsBeginning(WhiteBox):
+    """Who joins a ballot takes it for one that has begun, and patience does not grow."""
+
+
+@rewrite("settle", "self.detector.settle()", "pass", part=Election)
+class PatientForEver(FtSkeen):
+    """After many ballots it has eight times the usual patience also with a leader that leads, and goes on to."""
+
+
+@rewrite("settle", "self._barren = 0", "pass", part=Election)
+class AllWereBarren(FtSkeen):
+    """A ballot that has begun counts among those that have not."""
+
+
+@rewrite("_on_vote", "self.detector.heard(now)", "pass", part=Election)
+class VotesAreNotHeard(PrimCast):
+    """A candidate loses patience while votes come, in portions."""
+
+
+@rewrite("_on_new_state", "own.detector.heard(now)", "pass", part=Leadership)
+class StatesAreNotHeard(WhiteBox):
+    """Who is given a state loses patience while that comes, in portions."""
 
 
 PLANTED = planted_in(__name__)
