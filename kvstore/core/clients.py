@@ -272,7 +272,7 @@ class Clients:
                 self._questions.setdefault((others, True), []).append(waiting.id)
             elif peer is not None:
                 self._questions.setdefault(((peer,), False), []).append(waiting.id)
-        waiting.attempt += 1
+        waiting.attempt, waiting.asked = waiting.attempt + 1, now
         if not missing and (waiting.results or waiting.without or waiting.repeated):
             self._finish(waiting, waiting.conclusion(), now, out)
 
@@ -335,7 +335,7 @@ class Clients:
             waiting = by_id.get(result.id)
             if waiting is not None:
                 self._on_result(waiting, shard, result, now, out)
-                if origin != self._peers.self_id and not waiting.astray and result.id in by_id:
+                if origin != self._peers.self_id and waiting.asked < now and not waiting.astray and result.id in by_id:
                     self._ask_for_results(waiting, now, out)  # the others report to the one who asked first
             if elsewhere:
                 reads = result.status == APPLIED and len(shards) > 1

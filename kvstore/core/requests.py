@@ -62,12 +62,12 @@ class Waiting:
     nothing of the first time. body: as it is multicast. queued: the destinations for whose next bundle it waits;
     flight: the bundle with which it is under way. results: what shards have reported so far. repeated: it was complete
     before this request came; unknown: then, the replicas that remember nothing of it. forgotten: the shards of which
-    most replicas do not, or where it is too old to be remembered. window_us: the deduplication window. touches: once
-    somebody has looked.
+    most replicas do not, or where it is too old to be remembered. asked: when others were asked for it last. window_us:
+    the deduplication window. touches: once somebody has looked.
     """
 
     __slots__ = (
-        "astray", "attempt", "body", "bundles", "destinations", "digest", "due", "flight", "forgotten", "id",
+        "asked", "astray", "attempt", "body", "bundles", "destinations", "digest", "due", "flight", "forgotten", "id",
         "moved_at", "queued", "repeated", "results", "shard_map", "since", "tokens", "touches", "transaction",
         "unknown", "unnamed", "window_us", "without",
     )  # fmt: skip
@@ -105,6 +105,7 @@ class Waiting:
         self.forgotten: set[GroupId] = set()
         self.since = now
         self.due = now
+        self.asked = 0
         self.attempt = 0
 
     def is_another(self, shard: GroupId, result: ShardResult) -> bool:

@@ -357,6 +357,19 @@ def test_a_repetition_that_completes_here_asks_the_others_at_once():
     assert [to for to, _ in bench.sent(ResultRequest)] == [(3,)]
 
 
+def test_however_many_repetitions_complete_here_at_once_the_others_are_asked_once():
+    bench = Bench()
+    transaction = Transaction(success=(Get(key(0)), Get(key(1))))
+    message_id = bench.request(transaction)
+    first, again = (bench.deliver(transaction, message_id, origin=origin) for origin in (4, 5))
+    bench.part(1, first)
+    bench.part(1, again)
+    assert bench.sent(ResultRequest) == [((3,), ResultRequest([message_id]))]
+    bench.now += 1
+    bench.part(1, bench.deliver(transaction, message_id, origin=2))
+    assert bench.sent(ResultRequest) == [((4,), ResultRequest([message_id]))]
+
+
 def test_a_bundle_that_the_protocol_refuses_has_no_effect_for_all_in_it():
     bench = Bench()
     ids = [bench.request(write(key(0, number))) for number in range(2)]
