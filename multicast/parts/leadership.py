@@ -148,9 +148,8 @@ class Leadership(Generic[V, S]):
         self._rng = rng
         self._to_all = to_all
         self._held: S | None = None
-        self._counted = self.joined
         self._joiners: set[ProcessId] = set()
-        self._vote_again_at = 0
+        self._counted, self._vote_again_at = self.joined, 0
 
     def handlers(
         self, vote: type[V], state: type[S], joined: type = Joined, heartbeat: type = Heartbeat
@@ -248,8 +247,7 @@ class Leadership(Generic[V, S]):
         return ((view_key(self.group, n), self.election.views.encode(n)) for n in self.election.views.given(position))
 
     def _restore_views(self, values: Mapping[bytes, bytes]) -> None:
-        begun = int.from_bytes(values.get(_BEGUN_KEY, b""), "big")
-        self.membership.restore(values, self.group, begun)
+        self.membership.restore(values, self.group, int.from_bytes(values.get(_BEGUN_KEY, b""), "big"))
 
     def _follow_views(self) -> None:
         self.membership.follow(self.group)
