@@ -16,8 +16,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     body_bytes_max: of one HTTP request. in_flight_requests_max: unanswered requests at one replica; more get a 503, and
     fewer if they would not be answered in time (`kvstore.http.admission`). in_flight_bytes_max: of the bodies of
     unanswered requests at one replica; more wait. As much again and one body may be arriving: of those beyond 64 KiB
-    what has come is counted. One that comes slowly is refused. What all replicas may have under way together has to
-    fit a message of the protocol (64 MiB) when a leader takes over.
+    what has come is counted. One that comes slowly is refused. What all replicas may have under way together is
+    what a new leader gets and gives: the more, the longer a shard is without one.
     timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
     buffer_bytes_max: write buffer beyond which requests get a 503; see `held_bytes`. segment_bytes_max: of a journal
