@@ -18,7 +18,8 @@ class Limits(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     unanswered requests at one replica; more wait. As much again and one body may be arriving: of those beyond 64 KiB
     what has come is counted. One that comes slowly is refused. What all replicas may have under way together is
     what a new leader gets and gives: the more, the longer a shard is without one.
-    timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for.
+    timeout_default_ms, timeout_max_ms: for requests without `X-Timeout-Ms`, and the most that one may ask for. Whatever
+    they say, after a minute a replica waits no longer.
     commit_interval_ms, commit_bytes: the write buffer goes to LMDB this often, or once it holds this much.
     buffer_bytes_max: write buffer beyond which requests get a 503; see `held_bytes`. segment_bytes_max: of a journal
     file.
