@@ -140,7 +140,7 @@ class VotesTwice(WhiteBox):
     """A process votes for a ballot again that it has promised."""
 
 
-@rewrite("_on_new_state", "own.state is PROMISED and ballot == own.promised and", "own.state is PROMISED and",
+@rewrite("_on_new_state", "own.state is PROMISED and ballot == own.promised:", "own.state is PROMISED:",
          part="leadership")  # fmt: skip
 class JoinsWhatItGaveUp(WhiteBox):
     """A state that comes late is joined although a higher ballot is promised by now: its process accepts in a ballot
