@@ -12,18 +12,19 @@ which its peers know it. `ca.key` lies there only if `kvstore certs` made the au
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore.config import ClusterConfig, ConfigError, ReplicaConfig, in_shell, write_atomically
-from multicast.runtime.tls import Tls, process_name
+from multicast.runtime.tls import Tls, process_name, show
 from multicast.types import ProcessId
 
 if TYPE_CHECKING:
     import trustme
+    from cryptography import x509
 
 AUTHORITY = "ca.pem"
 AUTHORITY_KEY = "ca.key"
@@ -38,53 +39,101 @@ class Certificates:
 
     One that its own authority does not confirm is of no use to anybody, and is refused here, where it can be said.
 
-    clients: for the HTTP port; None: it is served without TLS. expires: when the certificate in use ends, seconds since
-    1970."""
+    clients: for the HTTP port; None: it is served without TLS. expires: when the certificate in use ends, or the
+    authority that confirms it, if that is earlier; seconds since 1970."""
 
     def __init__(self, directory: Path, config: ClusterConfig, replica: ReplicaConfig):
         where = directory / config.tls
-        certificate, key = self._files = files_of(where, replica.id)
+        certificate, key = files_of(where, replica.id)
         for path in (where / AUTHORITY, certificate, key):
             if not path.is_file():
                 raise ConfigError(f"{path} does not exist; `kvstore certs {in_shell(directory)}` makes what is missing")
-        self._read_peers = partial(Tls, where / AUTHORITY, certificate, key, config.cluster)
-        self._replica = replica.id
-        self.clients: ssl.SSLContext | None = None
+        self._read = partial(_Read, where / AUTHORITY, certificate, key, config, replica)
         try:
-            self.peers = self._read_peers()
-            if problem := self.peers.unfit(replica.id):
-                raise ConfigError(
-                    f"{certificate}: {problem}: no peer would accept it; `kvstore certs {in_shell(directory)} --renew`"
-                    f" makes another one, where {AUTHORITY_KEY} lies, else {AUTHORITY}'s authority does"
-                )
-            if replica.https:
-                self.clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                self.clients.minimum_version = ssl.TLSVersion.TLSv1_2
-                self.clients.set_alpn_protocols(["http/1.1"])
-                self.clients.load_cert_chain(*self._files)
-            self.expires = _end_of(certificate)
-        except (ssl.SSLError, OSError) as error:
+            read = self._read()
+        except _Unfit as error:
+            raise ConfigError(
+                f"{error}: no peer would accept it; `kvstore certs {in_shell(directory)} --renew` makes another one, "
+                f"where {AUTHORITY_KEY} lies, else {AUTHORITY}'s authority does"
+            ) from None
+        except _Unusable as error:
             remedy = f"`kvstore certs {in_shell(directory)} --renew` makes others, where {AUTHORITY_KEY} lies"
-            raise ConfigError(f"{certificate} and {key.name}, or {AUTHORITY}: {error}; {remedy}") from None
+            raise ConfigError(f"{error}; {remedy}") from None
+        self.peers, self.clients, self.expires = read.peers, read.clients, read.expires
 
     def renew(self) -> str:
-        """Read the certificate again; why it cannot be used, and then the one before stays. Empty: it is in use."""
+        """Read the files again; why they cannot be used, and then those before stay. Empty: they are in use, for the
+        connections that are made from now on."""
         try:
-            if problem := self._read_peers().unfit(self._replica):
-                return f"{self._files[0]}: {problem}"
-            self.peers.renew()
-            if self.clients is not None:
-                self.clients.load_cert_chain(*self._files)
-            self.expires = _end_of(self._files[0])
-        except (ssl.SSLError, OSError) as error:
-            return f"{self._files[0]} and {self._files[1].name}: {error}"
+            read = self._read()
+        except (_Unfit, _Unusable) as error:
+            return str(error)
+        self.peers.follow(read.peers)
+        self.clients, self.expires = read.clients, read.expires
         return ""
 
 
-def _end_of(certificate: Path) -> float:
+class _Unfit(Exception):
+    """No peer would accept this certificate: the file, and why."""
+
+
+class _Unusable(Exception):
+    """The file, and why."""
+
+
+class _Read:
+    """What one replica's files are at this moment. _Unusable, _Unfit."""
+
+    def __init__(self, authority: Path, certificate: Path, key: Path, config: ClusterConfig, replica: ReplicaConfig):
+        for path in (authority, certificate, key):
+            try:
+                path.read_bytes()
+            except OSError as error:
+                raise _Unusable(f"{path}: {error.strerror}") from None
+        for path in (authority, certificate):
+            _certificates(path)
+        try:
+            self.peers = Tls(authority, certificate, key, config.cluster)
+            problem = self.peers.unfit(replica.id)
+            self.clients = _for_clients(certificate, key) if replica.https else None
+        except (ssl.SSLError, OSError) as error:
+            raise _Unusable(f"{certificate} and {key.name}: {error}") from None
+        if problem:
+            raise _Unfit(f"{certificate}: {problem}")
+        self.expires = _end_of(_certificates(certificate), _certificates(authority))
+
+
+def _for_clients(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    show(context, certificate, key)
+    return context
+
+
+def _certificates(path: Path) -> list[x509.Certificate]:
+    """All that the file has. _Unusable: it has none, or ends in the middle of one."""
     from cryptography import x509
 
-    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except OSError as error:
+        raise _Unusable(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise _Unusable(f"{path}: it has no certificate in PEM, or not all of one") from None
+
+
+def _end_of(shown: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate]) -> float:
+    """When what is shown is accepted for the last time, seconds since 1970: the first one ends, or what has signed it,
+    or what has signed that. Of two authorities that may have, the one that ends later counts."""
+    one, others, end = shown[0], [*shown[1:], *trusted], shown[0].not_valid_after_utc
+    for _ in others:
+        signed_by = [other for other in others if other.subject == one.issuer]
+        if not signed_by or one in trusted:
+            break
+        one = max(signed_by, key=lambda other: other.not_valid_after_utc)
+        end = min(end, one.not_valid_after_utc)
+    return end.timestamp()
 
 
 def files_of(where: Path, replica_id: ProcessId) -> tuple[Path, Path]:

@@ -11,9 +11,9 @@ import os
 import resource
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -153,7 +153,7 @@ async def _serve(
         metrics.certificate_expires = lambda: certificates.expires
     api = HttpApi(replica, config.limits, metrics, config.cors_origins, bytes.fromhex(config.root), config.log)
     factory = ApiServer(api)
-    server = await _listen(factory, config, replica_id, certificates.clients if certificates else None, at_once)
+    server = await _listen(factory, config, replica_id, certificates, at_once)
     try:
         await replica.start()
         gc.collect()
@@ -209,18 +209,23 @@ def _end(stop: asyncio.Event) -> None:
 
 
 def _renew(certificates: Certificates | None) -> None:
-    if certificates is not None:
-        problem = certificates.renew()
-        (_log.error if problem else _log.info)("certificates are read again", problem=problem)
+    if certificates is None:
+        _log.info("asked to read certificates again: this cluster has none, and nothing else is read again")
+    elif problem := certificates.renew():
+        _log.error("certificates could not be read again, and those before stay in use", problem=problem)
+    else:
+        until = datetime.fromtimestamp(certificates.expires, UTC)
+        _log.info("certificates are read again", until=until.isoformat())
 
 
 async def _listen(
-    factory: ApiServer, config: ClusterConfig, replica_id: ProcessId, tls: ssl.SSLContext | None, at_once: int
+    factory: ApiServer, config: ClusterConfig, replica_id: ProcessId, certificates: Certificates | None, at_once: int
 ) -> asyncio.Server:
     me = config.replica(replica_id)
     made: Callable[[], asyncio.BaseProtocol] = factory
-    if tls is not None:
-        handshakes = Handshakes(tls, at_once)
+    if certificates is not None and certificates.clients is not None:
+        shown = certificates.clients
+        handshakes = Handshakes(lambda: certificates.clients or shown, at_once)
         made, factory.shaken = handshakes.before(factory), handshakes.over
     try:
         server = await asyncio.get_running_loop().create_server(made, me.host, me.http_port, backlog=at_once)

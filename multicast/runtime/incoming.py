@@ -261,7 +261,7 @@ class Listener:
         self._reset = reset
         self._heard = heard
         self._server: asyncio.Server | None = None
-        self._handshakes = None if tls is None else Handshakes(tls.accepting, HANDSHAKES_MAX)
+        self._handshakes = None if tls is None else Handshakes(lambda: tls.accepting, HANDSHAKES_MAX)
 
     async def bind(self) -> None:
         """Take the port, without serving it yet. OSError that names it."""

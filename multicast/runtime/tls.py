@@ -28,23 +28,23 @@ def process_name(process: ProcessId, cluster: bytes) -> str:
 
 class Tls:
     """authority: of all certificates of the cluster; certificate (with what it is signed by, except the authority) and
-    key: of this process. All PEM files. OSError, ssl.SSLError: they cannot be used."""
+    key: of this process. All PEM files. OSError, ssl.SSLError: they cannot be used. accepting, dialling: for the
+    connections that are made from now on."""
 
     def __init__(self, authority: Path, certificate: Path, key: Path, cluster: bytes):
-        self._authority, self._files = authority, (certificate, key)
         self._cluster = cluster
         self.accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.dialling = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         for context in (self.accepting, self.dialling):
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.verify_mode = ssl.CERT_REQUIRED
-        self.renew()
+            context.load_verify_locations(authority)
+            show(context, certificate, key)
 
-    def renew(self) -> None:
-        """Read the files again: for the connections that are made from now on. Who was trusted before still is."""
-        for context in (self.accepting, self.dialling):
-            context.load_verify_locations(self._authority)
-            context.load_cert_chain(*self._files)
+    def follow(self, read: Tls) -> None:
+        """Of the same process, from files that were read later: from now on it is as that one. Whom only the files
+        before let trust is not trusted any more."""
+        self.accepting, self.dialling = read.accepting, read.dialling
 
     def unfit(self, process: ProcessId) -> str:
         """Why peers with the same authority would refuse this process by its certificate; empty if they would not. It
@@ -72,11 +72,22 @@ class Tls:
         return f"its certificate is for {', '.join(names)[:200] or 'no name'}, not for {self.name(process)}"
 
 
+def show(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Use this certificate and key, PEM files. OSError, ssl.SSLError: they cannot be used. A key that wants a password
+    is refused: OpenSSL would ask the terminal, and the process would stand still until somebody answers."""
+    context.load_cert_chain(certificate, key, _no_password)
+
+
+def _no_password() -> str:
+    raise ssl.SSLError(0, "the key is encrypted, and nobody is there to give its password: it has to lie there without")
+
+
 class Handshakes:
     """Connections that have come in and have not shaken hands yet: `most` at a time, for each holds a file and memory,
-    and nobody else counts it. For one more the oldest goes, if it has had SHAKEN_S, else the new one."""
+    and nobody else counts it. For one more the oldest goes, if it has had SHAKEN_S, else the new one. context: for a
+    connection that has come in now."""
 
-    def __init__(self, context: ssl.SSLContext, most: int):
+    def __init__(self, context: Callable[[], ssl.SSLContext], most: int):
         self.context = context
         self._most = most
         self._begun: dict[asyncio.BaseProtocol, tuple[asyncio.Transport, float]] = {}
@@ -132,7 +143,7 @@ class _Secured(SSLProtocol):
     def __init__(self, handshakes: Handshakes, protocol: asyncio.BaseProtocol):
         nobody: Any = None
         super().__init__(
-            asyncio.get_running_loop(), protocol, handshakes.context, nobody, server_side=True,
+            asyncio.get_running_loop(), protocol, handshakes.context(), nobody, server_side=True,
             ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
         )  # fmt: skip
         self._told = handshakes.over

@@ -20,6 +20,9 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from client_sdk import Client, Unavailable
 from kvstore import certificates, cluster, config, identity, serve
@@ -28,6 +31,7 @@ from kvstore.process import Handle
 from kvstore.status import statuses
 from multicast.runtime.greeting import decode_greeting, encode_greeting
 from multicast.runtime.incoming import HANDSHAKES_MAX
+from multicast.runtime.tls import Tls
 from multicast.wire import WIRE_VERSION, Hello, Welcome
 from tests.kvstore.live import wait_until
 from tests.ports import free_base_port
@@ -147,7 +151,7 @@ async def test_nor_are_those_many_at_the_port_for_clients() -> None:
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     factory = Mock(side_effect=asyncio.Protocol)
-    server = await serve._listen(factory, made, 0, context, 8)
+    server = await serve._listen(factory, made, 0, Mock(clients=context), 8)
     async with server:
         address = ("127.0.0.1", made.replicas[0].http_port)
         with contextlib.ExitStack() as stack:
@@ -194,6 +198,23 @@ def test_a_renewed_certificate_is_shown_without_a_restart(secured: Path) -> None
     assert abs(float(ends) - time.time() - certificates.VALID_DAYS * 86_400) < 3600
 
 
+def test_why_certificates_were_not_read_again_is_said_as_that(secured: Path) -> None:
+    known, log = config.load(secured), config.replica_directory(secured, 1) / cluster.LOG_FILE
+    certificate, _ = certificates.files_of(secured / known.tls, 1)
+    before = certificate.read_bytes()
+    certificate.write_bytes(before[:300])
+    running = Handle.of(config.replica_directory(secured, 1))
+    assert running is not None
+    try:
+        running.send(signal.SIGHUP)
+        wait_until(lambda: "replica-1.pem: it has no certificate" in log.read_text())
+    finally:
+        certificate.write_bytes(before)
+        running.close()
+    (said,) = [line for line in log.read_text().splitlines() if "replica-1.pem" in line]
+    assert "could not be read again, and those before stay in use" in said and '"level": "error"' in said
+
+
 def test_beyond_this_machine_a_replica_needs_tls() -> None:
     made = config.new_cluster(
         shards=1, replicas=1, protocol="white_box", cluster_id="0" * 32, host="0.0.0.0", advertise="db.example",
@@ -225,7 +246,7 @@ def test_missing_certificates_are_named_and_only_the_authority_makes_them(tmp_pa
     with pytest.raises(config.ConfigError, match=r"ca\.key is not here"):
         certificates.make(tmp_path, made, lambda _: None)
     certificate.write_text("no certificate")
-    with pytest.raises(config.ConfigError, match=r"replica-0\.pem and replica-0\.key"):
+    with pytest.raises(config.ConfigError, match=r"replica-0\.pem: it has no certificate in PEM"):
         certificates.Certificates(tmp_path, made, made.replicas[0])
 
 
@@ -295,6 +316,91 @@ def test_an_authority_can_be_followed_by_another_without_a_restart(tmp_path: Pat
     certificates.make(tmp_path, made, lambda _: None, renew=True)
     authority.write_bytes(other.cert_pem.bytes() + before)
     assert running.renew() == "" and running.peers.unfit(0) == ""
+
+
+def test_an_authority_that_was_taken_away_is_trusted_no_more(tmp_path: Path) -> None:
+    made = a_cluster(tmp_path)
+    where = tmp_path / made.tls
+    running = certificates.Certificates(tmp_path, made, made.replicas[0])
+    before = Tls(where / certificates.AUTHORITY, *certificates.files_of(where, 0), made.cluster)
+    assert shakes_hands(before, running.peers)
+    (where / certificates.AUTHORITY).unlink()
+    certificates.make(tmp_path, made, lambda _: None, renew=True)
+    after = Tls(where / certificates.AUTHORITY, *certificates.files_of(where, 0), made.cluster)
+    assert running.renew() == ""
+    assert shakes_hands(after, running.peers) and not shakes_hands(before, running.peers)
+
+
+def shakes_hands(with_: Tls, accepts: Tls) -> bool:
+    """Whether who has these certificates is taken for replica 0 by who has those; he trusts himself."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with_.dialling.check_hostname, with_.dialling.verify_mode = False, ssl.CERT_NONE
+    client = with_.dialling.wrap_bio(to_client, to_server)
+    server = accepts.accepting.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for end in (client, server) * 2:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        (certificates.AUTHORITY, None, "No such file"),
+        (certificates.AUTHORITY, b"", "no certificate in PEM"),
+        (certificates.AUTHORITY, 300, "no certificate in PEM, or not all of one"),
+        ("replica-0.pem", b"", "no certificate in PEM"),
+        ("replica-0.pem", 300, "no certificate in PEM, or not all of one"),
+        ("replica-0.key", None, "No such file"),
+    ],
+)
+def test_the_file_that_is_of_no_use_is_named(tmp_path: Path, name: str, data: bytes | int | None, why: str) -> None:
+    made = a_cluster(tmp_path)
+    running = certificates.Certificates(tmp_path, made, made.replicas[0])
+    path, before = tmp_path / made.tls / name, running.peers.accepting
+    if isinstance(data, int):  # half written
+        path.write_bytes(path.read_bytes()[:data])
+    elif data is not None:
+        path.write_bytes(data)
+    else:
+        path.unlink()
+    assert running.renew().startswith(f"{path}: {why}" if why[0] == "N" else f"{path}: it has {why}")
+    assert running.peers.accepting is before and shakes_hands(running.peers, running.peers)
+
+
+def test_nobody_is_asked_for_the_password_of_a_key(tmp_path: Path) -> None:
+    """OpenSSL asks the terminal, if there is one, and the whole replica waits."""
+    made = a_cluster(tmp_path)
+    running = certificates.Certificates(tmp_path, made, made.replicas[0])
+    _, path = certificates.files_of(tmp_path / made.tls, 0)
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path.write_bytes(key.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
+    assert "replica-0.key: the key is encrypted" in running.renew()
+    with pytest.raises(config.ConfigError, match=r"replica-0\.key: the key is encrypted"):
+        certificates.Certificates(tmp_path, made, made.replicas[0])
+
+
+def test_a_certificate_ends_with_the_authority_that_has_signed_it(tmp_path: Path) -> None:
+    made = a_cluster(tmp_path)
+    running = certificates.Certificates(tmp_path, made, made.replicas[0])
+    assert running.expires > time.time() + 86_400
+    where, soon = tmp_path / made.tls, datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    key = serialization.load_pem_private_key((where / certificates.AUTHORITY_KEY).read_bytes(), None)
+    found = x509.load_pem_x509_certificate((where / certificates.AUTHORITY).read_bytes())
+    begins, whose = found.not_valid_before_utc, found.public_key()
+    again = x509.CertificateBuilder(found.issuer, found.subject, whose, 7, begins, soon)
+    for extension in found.extensions:
+        again = again.add_extension(extension.value, extension.critical)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    renewed = again.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    (where / certificates.AUTHORITY).write_bytes(renewed)
+    assert running.renew() == "" and running.expires == soon.timestamp()
+    (where / certificates.AUTHORITY).write_bytes(renewed + found.public_bytes(serialization.Encoding.PEM))
+    assert running.renew() == "" and running.expires > soon.timestamp()
 
 
 @pytest.mark.parametrize("key", [None, b"no key"])

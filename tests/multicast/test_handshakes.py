@@ -43,7 +43,7 @@ class Served:
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.configure_trust(self.client)
         authority.issue_cert("127.0.0.1").configure_cert(self.server)
-        self.handshakes = Handshakes(self.server, MOST)
+        self.handshakes = Handshakes(lambda: self.server, MOST)
         self._open: list[asyncio.StreamWriter] = []
 
     async def connect(self, context: ssl.SSLContext | None = None) -> Connected:
