@@ -90,7 +90,8 @@ class AsyncClient:
     refresh: seconds after which the view of the cluster (shard map, leaders) is renewed in the background; failures
         renew it at once.
     ca: the file (PEM) with the certificate authority that replicas' certificates must be of; by default that of the
-        cluster in the directory, else what the environment has in KVSTORE_CA, else what the system trusts.
+        cluster in the directory, else what the environment has in KVSTORE_CA, else what the system trusts. It is
+        read again when it has changed.
     token: who the client is, where the cluster wants to know; by default what the environment has in KVSTORE_TOKEN.
     cluster_id: of the cluster that is meant: replicas of another one are asked for nothing. By default that of the
         cluster in the directory; of a URL that of whoever answers.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
@@ -28,6 +28,8 @@ CLOSED = "the connection was closed"
 CONNECT_TIMEOUT_SECONDS = 1.0
 ADDRESS_SECONDS = 0.2
 """Where a name has several addresses the next one is tried, too, if one has not answered for so long."""
+CERTIFICATE_EXPIRED = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -107,7 +109,8 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 await replica.connect(lambda: self)
         except ssl.SSLCertVerificationError as error:
-            self.end(Untrusted(f"its certificate is not trusted: {error.verify_message}; see `ca`"))
+            hint = "" if error.verify_code == CERTIFICATE_EXPIRED else "; see `ca`"
+            self.end(Untrusted(f"its certificate is not trusted: {error.verify_message}{hint}"))
         except ssl.SSLError as error:
             plain = error.reason == "WRONG_VERSION_NUMBER"
             self.end(Untrusted("it does not speak TLS: is it http:// there?") if plain else NotConnected(str(error)))
@@ -215,17 +218,22 @@ Begun = Callable[[asyncio.Future[Received], Connection], None]
 
 
 class _Replica:
-    """Where a base URL leads. in_use: connections that get requests; retired: those that are about to be closed.
-    connect: one more, for what this makes."""
+    """Where a base URL leads. in_use: connections that get requests; retired: those that are about to be closed."""
 
     def __init__(self, url: str, transport: Transport, tls: Callable[[], ssl.SSLContext]):
         parts = urlsplit(url)
         secure = parts.scheme == "https"
-        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-        self.connect = partial(transport.connect, host=host, port=port, tls=tls() if secure else None)
+        self._host, self._port = parts.hostname or "", parts.port or (443 if secure else 80)
+        self._transport = transport
+        self._tls = tls if secure else None
         self.line_end = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n"
         self.in_use: list[Connection] = []
         self.retired: list[Connection] = []
+
+    async def connect(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        """One more connection, for what `protocol` makes. OSError. Cancellable."""
+        tls = None if self._tls is None else self._tls()
+        await self._transport.connect(protocol, self._host, self._port, tls)
 
     def connection(self) -> Connection:
         """The best one for the next request."""
@@ -247,11 +255,32 @@ class _Replica:
         return [*self.in_use, *self.retired]
 
 
-def _trusting(authority: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=authority)
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"ca: {authority}: {error}") from None
+class _Authority:
+    """Whose certificates are trusted, a PEM file, which may change: an authority is followed by another one while
+    programs run. ValueError: it cannot be used."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._read: tuple[int, int, int] | None = None
+        self._trusting = self._reading()
+
+    def _reading(self) -> ssl.SSLContext:
+        try:
+            now = os.stat(self._path)
+            context = ssl.create_default_context(cafile=self._path)
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(f"ca: {self._path}: {error}") from None
+        self._read = now.st_ino, now.st_mtime_ns, now.st_size
+        return context
+
+    def context(self) -> ssl.SSLContext:
+        """For a connection that is made now. While the file is of no use, as one that is half written, what it said
+        before counts."""
+        with suppress(OSError, ValueError):
+            now = os.stat(self._path)
+            if self._read != (now.st_ino, now.st_mtime_ns, now.st_size):
+                self._trusting = self._reading()
+        return self._trusting
 
 
 class Connections:
@@ -259,7 +288,8 @@ class Connections:
     those whom the system trusts. ValueError: the file cannot be used."""
 
     def __init__(self, authority: Path | None = None, transport: Transport | None = None) -> None:
-        self._tls = None if authority is None else _trusting(authority)
+        self._authority = None if authority is None else _Authority(authority)
+        self._system: ssl.SSLContext | None = None
         self._transport = transport or Transport()
         self._streams: set[asyncio.WriteTransport] = set()
         self._replicas: dict[str, _Replica] = {}
@@ -320,9 +350,11 @@ class Connections:
         return replica
 
     def _context(self) -> ssl.SSLContext:
-        """One for all, read when it is needed."""
-        self._tls = self._tls or ssl.create_default_context()
-        return self._tls
+        """For the next connection; what the system trusts is read when it is needed."""
+        if self._authority is not None:
+            return self._authority.context()
+        self._system = self._system or ssl.create_default_context()
+        return self._system
 
     def _set_alarm(self, at: float) -> None:
         """One timer for all, armed no later than the first deadline. An earlier one stays: it looks again."""

@@ -148,7 +148,8 @@ def make(
     """Make the authority, unless there is one, and what certificates are missing, of all replicas or only of these;
     with renew, those that are there, too. The certificates of replicas that were made.
 
-    ConfigError: the cluster has no `tls`, or certificates are missing and the authority's key is not here.
+    ConfigError: the cluster has no `tls`, or certificates are missing and the authority's key is not here, or the
+    authority is not, and what it has signed is: nobody would trust that by another one, and its key would be lost.
     """
     import trustme
 
@@ -170,6 +171,11 @@ def make(
     if authority_files[0].is_file() and wanted:
         authority = _authority(*authority_files)
     elif not authority_files[0].is_file():
+        if left := [path for path in (authority_files[1], *_made_for(where, config)) if path.is_file()]:
+            raise ConfigError(
+                f"{authority_files[0]} is not here, and {left[0].name} is: put it back, from another machine or a"
+                f" client; for another authority move what is in {where} away; nothing was made"
+            )
         authority = trustme.CA(organization_name=f"kvstore cluster {config.cluster_id}, for development")
         where.mkdir(parents=True, exist_ok=True)
         write_atomically(authority_files[1], authority.private_key_pem.bytes(), SECRET)
@@ -219,6 +225,11 @@ def bring(directory: Path, to: Path, config: ClusterConfig, replica: ReplicaConf
             write_atomically(key, (where / key.name).read_bytes(), SECRET)
             say(f"{there}: {AUTHORITY}, {certificate.name} and {key.name}, from {where}")
     Certificates(to, config, replica)
+
+
+def _made_for(where: Path, config: ClusterConfig) -> list[Path]:
+    """Where the certificates of all replicas are, if they are."""
+    return [files_of(where, replica.id)[0] for replica in config.present]
 
 
 def _are_there(files: Iterable[Path]) -> bool:

@@ -51,6 +51,12 @@ HTTP_SECONDS = 2.0
 COMES_UP_SECONDS = 2.0
 
 
+CERTIFICATE_EXPIRED = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
+TRUSTING = "its authority: KVSTORE_CA, or --ca FILE before the command"
+RENEWING = "`kvstore certs DIR --renew` makes another one, where ca.key lies, and SIGHUP makes the replica read it"
+
+
 class ClusterError(Exception):
     """A replica cannot be started or stopped; one line."""
 
@@ -107,7 +113,8 @@ def fetch(
     except urllib.error.URLError as error:  # it says <urlopen error ...> of what it wraps
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             problem = f"its certificate is not trusted: {error.reason.verify_message}"
-            raise OSError(f"{problem}; its authority: KVSTORE_CA, or --ca FILE before the command") from None
+            expired = error.reason.verify_code == CERTIFICATE_EXPIRED
+            raise OSError(f"{problem}; {RENEWING if expired else TRUSTING}") from None
         raise error.reason if isinstance(error.reason, OSError) else error from None
     except UnicodeError:
         raise OSError(f"{asked.host}: no host has such a name") from None

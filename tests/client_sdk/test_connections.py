@@ -8,12 +8,16 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import trustme
 
 from client_sdk import AsyncClient, Unavailable
 from client_sdk import connections as module
-from client_sdk.connections import CONNECTIONS_MAX, Broken, Connections, NotConnected, Received, Transport
+from client_sdk.connections import CONNECTIONS_MAX, Broken, Connections, NotConnected, Received, Transport, Untrusted
 from kvstore.api.http1 import RequestReader
 from tests.multicast.live import eventually
 from tests.ports import free_ports
@@ -330,3 +334,48 @@ async def test_a_name_of_which_one_address_is_silent_is_reached_by_the_other(mon
             assert received.body == b"there"
             await client.close()
             answered.set()
+
+
+async def test_an_authority_is_followed_by_another_while_a_program_runs(tmp_path: Path) -> None:
+    """Its file has the old one and the new one before anybody shows a certificate of the new one."""
+    path, first, second = tmp_path / "ca.pem", trustme.CA(), trustme.CA()
+    path.write_bytes(first.cert_pem.bytes())
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(ok("there"))
+        writer.close()
+
+    async def asked(shown: trustme.CA) -> bytes:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        shown.issue_cert("127.0.0.1").configure_cert(tls)
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls) as server:
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            return (await client.exchange(url, "GET", "/", "", None, 10.0)).body
+
+    client = Connections(path)
+    assert await asked(first) == b"there"
+    with pytest.raises(Untrusted, match="see `ca`"):
+        await asked(second)
+    path.write_bytes(first.cert_pem.bytes() + second.cert_pem.bytes())
+    assert [await asked(first), await asked(second)] == [b"there", b"there"]
+    path.write_bytes(second.cert_pem.bytes()[:100])
+    assert await asked(second) == b"there"  # a file that is half written counts for nothing
+    path.write_bytes(second.cert_pem.bytes())
+    with pytest.raises(Untrusted):
+        await asked(first)
+    await client.close()
+
+
+async def test_who_has_a_certificate_that_is_over_is_told_nothing_of_authorities(tmp_path: Path) -> None:
+    path, authority, now = tmp_path / "ca.pem", trustme.CA(), datetime.now(UTC)
+    path.write_bytes(authority.cert_pem.bytes())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    over = authority.issue_cert("127.0.0.1", not_before=now - timedelta(2), not_after=now - timedelta(1))
+    over.configure_cert(tls)
+    async with await asyncio.start_server(Mock(), "127.0.0.1", 0, ssl=tls) as server:
+        client = Connections(path)
+        with pytest.raises(Untrusted, match=r"certificate has expired$"):
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            await client.exchange(url, "GET", "/", "", None, 10.0)
+        await client.close()

@@ -324,7 +324,8 @@ def test_an_authority_that_was_taken_away_is_trusted_no_more(tmp_path: Path) -> 
     running = certificates.Certificates(tmp_path, made, made.replicas[0])
     before = Tls(where / certificates.AUTHORITY, *certificates.files_of(where, 0), made.cluster)
     assert shakes_hands(before, running.peers)
-    (where / certificates.AUTHORITY).unlink()
+    for path in where.iterdir():
+        path.unlink()
     certificates.make(tmp_path, made, lambda _: None, renew=True)
     after = Tls(where / certificates.AUTHORITY, *certificates.files_of(where, 0), made.cluster)
     assert running.renew() == ""
@@ -401,6 +402,20 @@ def test_a_certificate_ends_with_the_authority_that_has_signed_it(tmp_path: Path
     assert running.renew() == "" and running.expires == soon.timestamp()
     (where / certificates.AUTHORITY).write_bytes(renewed + found.public_bytes(serialization.Encoding.PEM))
     assert running.renew() == "" and running.expires > soon.timestamp()
+
+
+@pytest.mark.parametrize("renew", [False, True])
+@pytest.mark.parametrize("left", ["ca.key", "replica-0.pem"])
+def test_another_authority_is_not_made_where_the_first_is_only_missing(tmp_path: Path, left: str, renew: bool) -> None:
+    made = a_cluster(tmp_path)
+    where = tmp_path / made.tls
+    for path in where.iterdir():
+        if path.name != left:
+            path.unlink()
+    before = (where / left).read_bytes()
+    with pytest.raises(config.ConfigError, match=rf"ca\.pem is not here, and {left} is: put it back"):
+        certificates.make(tmp_path, made, lambda _: None, renew)
+    assert [path.name for path in where.iterdir()] == [left] and (where / left).read_bytes() == before
 
 
 @pytest.mark.parametrize("key", [None, b"no key"])
