@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kvstore.config import CLUSTER_FILE, ClusterConfig, ConfigError, load, save
+from kvstore.config import CLUSTER_FILE, ClusterConfig, ConfigError, give, load, save
 
 COMMAND_LOCK, MOVE_LOCK, FILE_LOCK = ".changing", ".moving", ".cluster.json.lock"
 
@@ -28,9 +28,11 @@ def alone(directory: Path, lock: str = COMMAND_LOCK) -> Iterator[None]:
     """For a command that changes the cluster, or with MOVE_LOCK moves slots. ConfigError: another one does, or there is
     no such directory."""
     try:
-        file = os.open(directory / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
+        file = _open(directory, lock)
+    except FileNotFoundError as error:
         raise ConfigError(f"{directory}: {error.strerror}") from None
+    except OSError as error:
+        raise ConfigError(f"{directory / lock}: {error.strerror}") from None
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,12 +51,19 @@ def alone(directory: Path, lock: str = COMMAND_LOCK) -> Iterator[None]:
         os.close(file)
 
 
+def _open(directory: Path, lock: str) -> int:
+    """The file of a lock, which the replicas' user may have to open after root has. OSError."""
+    file = os.open(directory / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    give(file, os.stat(directory))
+    return file
+
+
 def update(
     directory: Path, change: Callable[[ClusterConfig], ClusterConfig], first: ClusterConfig | None = None
 ) -> ClusterConfig:
     """Write what `change` makes of what `cluster.json` says now, and return that. first: where there is none yet, of
     this. ConfigError."""
-    file = os.open(directory / FILE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = _open(directory, FILE_LOCK)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         now = first if first is not None and not (directory / CLUSTER_FILE).exists() else load(directory)

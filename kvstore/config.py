@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -407,12 +408,15 @@ def json_text(value: Any) -> bytes:
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Durable on return; a reader sees the old content or the new. OSError names the file; nothing stays beside it.
-    mode: of the file, from its first byte on, less what the process's umask takes away."""
+    mode: of a new file, from its first byte on, less what the process's umask takes away. A file that is replaced keeps
+    its mode and whose it is, and a new one is whose the directory is, as far as this process may give it away: what
+    root's commands write, replicas that run as another user have to read."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         beside.unlink(missing_ok=True)
         with open(beside, "wb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
+            _leave(file.fileno(), path)
             file.flush()
             os.fsync(file.fileno())
         rename(beside, path)
@@ -422,6 +426,25 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
         if isinstance(error, OSError):
             error.filename = str(path)
         raise
+
+
+def _leave(file: int, path: Path) -> None:
+    """See `write_atomically`."""
+    try:
+        before = os.stat(path)
+    except FileNotFoundError:
+        before = os.stat(path.parent)
+    else:
+        with contextlib.suppress(PermissionError):
+            os.fchmod(file, stat.S_IMODE(before.st_mode))
+    give(file, before)
+
+
+def give(file: int, whose: os.stat_result) -> None:
+    """An open file that root's command has made, to the owner of that one, or of that directory."""
+    if os.geteuid() == 0 != whose.st_uid:
+        with contextlib.suppress(PermissionError):
+            os.fchown(file, whose.st_uid, whose.st_gid)
 
 
 def rename(beside: Path, path: Path) -> None:

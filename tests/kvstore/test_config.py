@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvstore import config, identity
+from kvstore import changing, config, identity
 from kvstore.config import ConfigError
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -223,3 +224,30 @@ def test_a_shard_that_was_added_is_none_of_the_first() -> None:
     assert cluster.shards == {0: (0, 1, 2), 1: (3, 4, 5), 2: (6,)} and cluster.map().shards == (0, 1)
     assert cluster.topology(0).groups == {0: (0, 1, 2), 1: (3, 4, 5)}, "of that one it hears"
     assert cluster.topology(6).groups == cluster.shards
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "replica-0.key"
+    config.write_atomically(path, b"1", 0o600)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    config.write_atomically(path, b"2", 0o600)
+    assert path.stat().st_mode & 0o777 == 0o640 and path.read_bytes() == b"2"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_a_command_of_root_writes_is_the_replicas_users_as_what_was_there(tmp_path: Path) -> None:
+    def whose(path: Path) -> tuple[int, int]:
+        found = path.stat()
+        return found.st_uid, found.st_gid
+
+    identity.create(tmp_path, made())
+    os.chown(tmp_path / config.CLUSTER_FILE, 1234, 5678)
+    with changing.alone(tmp_path):  # root's own directory: nothing is given away
+        assert whose(tmp_path / changing.COMMAND_LOCK) == (0, 0)
+    os.chown(tmp_path, 1234, 5678)
+    with changing.alone(tmp_path):
+        changing.update(tmp_path, lambda now: msgspec.structs.replace(now, root="0" * 64))
+    config.write_atomically(tmp_path / "new", b"")
+    written = (config.CLUSTER_FILE, changing.COMMAND_LOCK, changing.FILE_LOCK, "new")
+    assert {name: whose(tmp_path / name) for name in written} == dict.fromkeys(written, (1234, 5678))
