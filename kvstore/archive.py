@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvstore.config import NO_ARCHIVE, ConfigError, load, replica_directory
+from multicast.records import HEADER_BYTES, JournalError, SegmentHeader
 from multicast.segments import SEGMENT_NAME
 
 DAY_SECONDS = 86_400.0
@@ -21,7 +22,8 @@ def prune(
     directory: Path, keep_bytes: int | None, keep_days: float | None, dry: bool, say: Callable[[str], None]
 ) -> int:
     """Remove the oldest archived segments of a cluster until they take no more than `keep_bytes` and none is older than
-    `keep_days`; None: any number. dry: only say which. Returns how many go. ConfigError: there is no archive."""
+    `keep_days`; None: any number. Those of another cluster with the same archive do not count. dry: only say which.
+    Returns how many go. ConfigError: there is no archive."""
     config = load(directory)
     if not config.archive or config.archive == NO_ARCHIVE:
         raise ConfigError(f"{directory}: the cluster has no archive")
@@ -29,7 +31,7 @@ def prune(
     found: list[tuple[float, Path, int]] = []
     for path in segments:
         with suppress(FileNotFoundError):  # the same command on another machine was faster, here and below
-            if path.parent.parent.name.isdigit():
+            if path.parent.parent.name.isdigit() and _is_of(path, config.cluster):
                 kept = path.stat()
                 found.append((kept.st_mtime, path, kept.st_size))
     left = sum(size for _, _, size in found)
@@ -46,6 +48,16 @@ def prune(
         if not dry:
             path.unlink(missing_ok=True)
     return count
+
+
+def _is_of(archived: Path, cluster: bytes) -> bool:
+    """False: it is of a journal of another cluster, which has the same archive, as one that was restored by the
+    configuration of the first may have. What cannot be read is nobody else's."""
+    try:
+        with archived.open("rb") as file:
+            return SegmentHeader.decode(file.read(HEADER_BYTES), archived.name).cluster == cluster
+    except JournalError:
+        return True
 
 
 def _is_held(directory: Path, archived: Path) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from kvstore import config, identity
 from kvstore.archive import DAY_SECONDS, prune
 from kvstore.config import ConfigError
+from multicast.records import SegmentHeader
 from multicast.segments import segment_name
 from tests.kvstore.live import make_cluster
 
@@ -60,6 +61,20 @@ def test_the_oldest_go_but_for_what_a_journal_still_has(
     assert left(archived) == before
     assert prune(archived, keep_bytes, keep_days, False, said.append) == count == len(said) - count
     assert left(archived) == expected
+
+
+def test_what_another_cluster_has_in_the_same_archive_stays(archived: Path) -> None:
+    """As one that was restored with the configuration of the first, if that names the archive by its whole path."""
+    ours, theirs = config.load(archived).cluster, bytes(16)
+    for number in range(5):
+        path = archived / "archive" / "replicas" / "0" / "journal-7" / segment_name(number)
+        header, at = SegmentHeader(theirs if number < 2 else ours, 0, 0, number, 0).encode(), path.stat().st_mtime
+        path.write_bytes(header.ljust(SIZE, b"\0"))
+        os.utime(path, (at, at))
+    prune(archived, 4 * SIZE, None, False, lambda _: None)
+    assert left(archived) == {"0": [0, 1, 3, 4], "1": [2, 4]}
+    prune(archived, None, 0.0, False, lambda _: None)
+    assert left(archived) == {"0": [0, 1], "1": [2]}
 
 
 def test_two_may_make_it_smaller_at_a_time(archived: Path) -> None:
