@@ -124,15 +124,13 @@ class Outgoing(asyncio.BufferedProtocol):
         jitter = random.Random()
         delay = BACKOFF_MIN_S
         missing_since = loop.time()
-        tls = self._tls
-        secured: dict[str, Any] = {} if tls is None else {"ssl": tls.dialling, "server_hostname": tls.name(self.peer)}
         while True:
             began = loop.time()
             self._lost = loop.create_future()
             host, port = self._address
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await self._connect(host, port, secured)
+                    await self._connect(host, port)
                 await self._lost
                 missing_since = loop.time()
             except (OSError, TimeoutError, ValueError) as error:  # ValueError: it is no address; perhaps it `move`s
@@ -152,9 +150,10 @@ class Outgoing(asyncio.BufferedProtocol):
             except TimeoutError:
                 delay = min(2 * delay, BACKOFF_MAX_S)
 
-    async def _connect(self, host: str, port: int, secured: dict[str, Any]) -> None:
+    async def _connect(self, host: str, port: int) -> None:
         """To the first address of this name that answers."""
-        loop = asyncio.get_running_loop()
+        loop, tls = asyncio.get_running_loop(), self._tls  # whose certificates are others every now and then
+        secured: dict[str, Any] = {} if tls is None else {"ssl": tls.dialling, "server_hostname": tls.name(self.peer)}
         *others, last = await self._lookup.addresses(host)
         for address in others:
             with suppress(OSError):

@@ -23,6 +23,8 @@ ELSEWHERE = {
     "kvstore archive prune": "test_retention.py",
     "kvstore serve": "test_lost_disk.py",
     "kvstore certs": "test_tls.py",
+    "kvstore token": "../workloads/test_cli_rights.py",
+    "kvstore auth": "../workloads/test_cli_rights.py",
     "kvstore backup DIR TARGET --at": "test_backup.py",
     "kvstore cluster replace-replica": "test_replacing.py",
     "kvstore cluster add-replica": "test_members_live.py",

@@ -8,6 +8,7 @@ import socket
 import threading
 import tracemalloc
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -268,6 +269,24 @@ async def test_who_can_start_no_thread_for_a_name_dials_again(monkeypatch: pytes
     await eventually(lambda: len(tried) > 1 or dialling.done(), "it tried again")
     assert not dialling.done()
     dialling.cancel()
+
+
+async def test_who_dials_again_does_so_with_the_certificates_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[object] = []
+
+    async def refuse(*_: object, ssl: object, **__: object) -> None:
+        dialled.append(ssl)
+        raise ConnectionRefusedError
+
+    out = Ears().links.outgoing[1]
+    tls = out._tls = Mock(dialling="before")
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse)
+    dialling = asyncio.create_task(out.run())
+    await eventually(lambda: bool(dialled), "it was dialled")
+    tls.dialling = "after"
+    await eventually(lambda: dialled[-1] == "after", "it was dialled again")
+    dialling.cancel()
+    assert dialled[0] == "before"
 
 
 async def test_a_link_that_ends_by_a_bug_of_ours_is_not_the_silent_end_of_it() -> None:
