@@ -190,7 +190,7 @@ class _AdmissionCollector(Collector):
             refused.add_metric([reason], count)
         yield refused
         if self._metrics.certificate_expires is not None:
-            text = "When its certificate ends, since 1970"
+            text = "When its certificate ends, or the authority that has signed it, since 1970"
             yield GaugeMetricFamily(CERTIFICATE, text, value=self._metrics.certificate_expires())
         admission = self._metrics.admission
         if admission is not None:

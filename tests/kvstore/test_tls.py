@@ -40,7 +40,13 @@ from tests.ports import free_base_port
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The directory of a running cluster of one shard of three."""
-    directory = tmp_path_factory.mktemp("tls")
+    with running(tmp_path_factory.mktemp("tls")) as directory:
+        yield directory
+
+
+@contextlib.contextmanager
+def running(directory: Path) -> Iterator[Path]:
+    """A cluster of one shard of three."""
     made = config.new_cluster(
         shards=1, replicas=3, protocol="white_box", cluster_id=os.urandom(16).hex(), base_port=free_base_port(3),
         tls=config.CERTIFICATES,
@@ -54,6 +60,19 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield directory
     finally:
         cluster.stop_started(directory, started, said.append)
+
+
+def read_again(directory: Path) -> None:
+    """All replicas do, and find what they can use."""
+    for replica in config.load(directory).replicas:
+        home = config.replica_directory(directory, replica.id)
+        before = (home / cluster.LOG_FILE).read_text().count("certificates are read again")
+        handle = Handle.of(home)
+        assert handle is not None
+        handle.send(signal.SIGHUP)
+        handle.close()
+        log = home / cluster.LOG_FILE
+        wait_until(lambda log=log, before=before: log.read_text().count("certificates are read again") > before)
 
 
 def secure_connection(directory: Path, port: int, of: int | None = None, name: str = "127.0.0.1") -> ssl.SSLSocket:
@@ -213,6 +232,34 @@ def test_why_certificates_were_not_read_again_is_said_as_that(secured: Path) -> 
         running.close()
     (said,) = [line for line in log.read_text().splitlines() if "replica-1.pem" in line]
     assert "could not be read again, and those before stay in use" in said and '"level": "error"' in said
+
+
+def test_an_authority_is_followed_by_another_while_all_run(tmp_path: Path) -> None:
+    """What then has to be connected anew is, and a client that has the file goes on."""
+    with running(tmp_path / "cluster") as directory, Client(directory, timeout=60) as store:
+        known = config.load(directory)
+        where, authority = directory / known.tls, directory / known.tls / certificates.AUTHORITY
+        store.put("before", "")
+        certificates.make(tmp_path, known, lambda _: None)
+        new = tmp_path / known.tls
+        authority.write_bytes((new / certificates.AUTHORITY).read_bytes() + authority.read_bytes())
+        read_again(directory)
+        for path in new.glob("replica-*"):
+            (where / path.name).write_bytes(path.read_bytes())
+        read_again(directory)
+        authority.write_bytes((new / certificates.AUTHORITY).read_bytes())
+        read_again(directory)
+        handle = Handle.of(config.replica_directory(directory, 0))
+        assert handle is not None
+        handle.send(signal.SIGTERM)
+        handle.close()
+        wait_until(lambda: cluster.running(config.replica_directory(directory, 0)) is None)
+        started = cluster.up(directory, lambda _: None)
+        try:
+            wait_until(lambda: {line.state for line in statuses(directory)} == {"ready"})
+            store.put("after", "")
+        finally:
+            cluster.stop_started(directory, started, lambda _: None)
 
 
 def test_beyond_this_machine_a_replica_needs_tls() -> None:
