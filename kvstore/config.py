@@ -261,8 +261,10 @@ def load(directory: Path) -> ClusterConfig:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        command = f"kvstore cluster init {in_shell(directory)} ..."
-        raise ConfigError(f"{path} does not exist; `{command}` makes one") from None
+        remedy = f"`kvstore cluster init {in_shell(directory)} ...` makes one"
+        if (directory / "replicas").is_dir():
+            remedy = "its replicas lie there: put it back, as another machine or a copy has it"
+        raise ConfigError(f"{path} does not exist; {remedy}") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     return parse(data, str(path))

@@ -52,7 +52,15 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
 
 def create(directory: Path, config: ClusterConfig) -> Path:
-    """Make `directory` with `cluster.json`, and the identities of all that have not run; the path."""
+    """Make `directory` with `cluster.json`, and the identities of all that have not run; the path. ConfigError: some of
+    another cluster lie there that have: it is its `cluster.json` that is missing."""
+    for home in sorted((directory / "replicas").glob("*")):
+        found = read(home) if (home / IDENTITY_FILE).is_file() else None
+        if found is not None and found.started and found.cluster_id != config.cluster_id:
+            raise ConfigError(
+                f"{home} is of a replica of cluster {found.cluster_id}, which has run: if its {CLUSTER_FILE} was lost, "
+                "put it back, as another machine has it; for a new cluster take another directory; nothing was changed"
+            )
     prepare(directory, config, config.replicas)
     return save(directory, config)
 

@@ -127,10 +127,11 @@ def _without_room(error: OSError, directory: Path, replica_id: ProcessId) -> Exc
 async def _wait_to_begin(
     directory: Path, config: ClusterConfig, me: ReplicaConfig, certificates: Certificates | None
 ) -> bool:
-    """See `founding.wait_to_begin`. SIGTERM ends the waiting as Ctrl-C does."""
-    task = asyncio.current_task()
+    """See `founding.wait_to_begin`. SIGTERM ends the waiting as Ctrl-C does, and SIGHUP does not."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    loop.add_signal_handler(signal.SIGHUP, _renew, certificates)
     try:
         return await wait_to_begin(directory, config, me, certificates.clients if certificates else None)
     except asyncio.CancelledError:

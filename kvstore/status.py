@@ -25,7 +25,7 @@ _NO_ANSWER = (OSError, *MALFORMED, KeyError, TypeError)
 class ReplicaStatus(msgspec.Struct):
     """One line of `kvstore cluster status`. pid: of the process on this machine. state: "ready", "not ready", "not
     answering", "denied" (it wants a token, or another one), or "down": it is known that no process runs. why: it is not
-    ready, as it says itself; or it does not answer."""
+    ready, or denies it, as it says itself; or it does not answer."""
 
     id: int
     shard: int
@@ -125,7 +125,7 @@ def _asked(cluster_id: str, line: ReplicaStatus) -> ReplicaStatus:
     try:
         status, body = fetch(f"{line.url}/v1/cluster")
         if status in (401, 403):
-            line.state, line.why = "denied", ""
+            line.state, line.why = "denied", f"{said(body)}: KVSTORE_TOKEN, or --token-file FILE before the command"
             return line
         answer = msgspec.json.decode(body)
         if answer["cluster_id"] == cluster_id and answer["self"] == line.id:

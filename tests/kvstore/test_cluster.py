@@ -408,7 +408,10 @@ def test_the_directory_of_another_cluster_is_refused_untouched(stopped_afterward
     cluster.stop_started(directory, started, said.append)
     home = directory / "replicas" / "0"
     before = {p: p.read_bytes() for p in home.rglob("*") if p.is_file() and p.name != "lock.mdb"}
-    make_cluster(directory, 1, 1, "skeen")
+    (directory / config.CLUSTER_FILE).unlink()
+    with pytest.raises(ConfigError, match=f"cluster {made.cluster_id}, which has run"):
+        make_cluster(directory, 1, 1, "skeen")
+    config.save(directory, msgspec.structs.replace(made, cluster_id=os.urandom(16).hex()))
     with pytest.raises(ClusterError, match=f"belongs to cluster {made.cluster_id}"):
         cluster.up(directory, said.append)
     assert "belongs to cluster" in refusal(serve(directory))

@@ -135,6 +135,23 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
         config.load(tmp_path / "two words")
 
 
+def test_a_file_that_was_lost_is_put_back_and_not_made(tmp_path: Path) -> None:
+    """Another cluster's would be there then, for replicas that run or hold what was written."""
+    cluster = made()
+    identity.create(tmp_path, cluster)
+    before = (tmp_path / config.CLUSTER_FILE).read_bytes()
+    identity.mark_started(config.replica_directory(tmp_path, 1))
+    (tmp_path / config.CLUSTER_FILE).unlink()
+    with pytest.raises(ConfigError, match=r"does not exist; its replicas lie there: put it back"):
+        config.load(tmp_path)
+    other = msgspec.structs.replace(cluster, cluster_id="f" * 32)
+    with pytest.raises(ConfigError, match=rf"replicas/1 is of .* cluster {cluster.cluster_id}, which has run"):
+        identity.create(tmp_path, other)
+    assert not (tmp_path / config.CLUSTER_FILE).exists()
+    identity.create(tmp_path, cluster)
+    assert (tmp_path / config.CLUSTER_FILE).read_bytes() == before
+
+
 def test_too_many_replicas_for_the_ports() -> None:
     with pytest.raises(ConfigError, match="at most 100 replicas"):
         made(shards=51, replicas=2)

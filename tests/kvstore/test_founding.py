@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -110,6 +111,24 @@ def test_a_directory_keeps_who_belongs_to_its_cluster_and_takes_all_else_as_it_i
     other.write_bytes(config.json_text(msgspec.structs.replace(made, cluster_id="1" * 32)))
     with pytest.raises(ConfigError, match=f"is of cluster {'0' * 32}, and .*other.json of {'1' * 32}"):
         founding.adopt(tmp_path / "home", other)
+
+
+def test_who_waits_for_others_does_not_end_by_the_signal_to_read_certificates_again(tmp_path: Path) -> None:
+    made = config.new_cluster(
+        shards=1, replicas=3, protocol="white_box", cluster_id=os.urandom(16).hex(), base_port=free_base_port(3)
+    )  # fmt: skip
+    (tmp_path / "given.json").write_bytes(config.json_text(made))
+    command = [sys.executable, "-m", "kvstore", "serve", "--dir", str(tmp_path / "0"), "--replica", "0"]
+    command += ["--bootstrap", str(tmp_path / "given.json")]
+    environment, said = {**os.environ, "PYTHONPATH": str(ROOT)}, tmp_path / "said"
+    with said.open("wb") as log, subprocess.Popen(command, env=environment, stderr=log) as waiting:
+        try:
+            wait_until(lambda: "waiting for others" in said.read_text())
+            waiting.send_signal(signal.SIGHUP)
+            wait_until(lambda: waiting.poll() is not None or "read certificates again" in said.read_text())
+            assert waiting.poll() is None
+        finally:
+            waiting.kill()
 
 
 def test_one_command_is_right_at_the_first_start_and_after_the_loss_of_a_disk(tmp_path: Path) -> None:

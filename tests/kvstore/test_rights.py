@@ -400,7 +400,9 @@ def test_without_rights_no_route_tells_or_does_anything(guarded: Guarded, route:
 
 
 def test_whoever_has_no_token_is_told_so_and_not_that_nobody_answers(guarded: Guarded) -> None:
-    assert {line.state for line in statuses(guarded.directory)} == {"denied"}
+    lines = statuses(guarded.directory)
+    assert {line.state for line in lines} == {"denied"}
+    assert all("a token is needed" in line.why and "KVSTORE_TOKEN" in line.why for line in lines)
 
 
 def test_a_token_is_for_what_its_roles_say_until_it_is_taken_back(guarded: Guarded) -> None:
