@@ -493,7 +493,7 @@ class Host:
             "requests": len(self._answers),
             "clock": engine.discipline.status() if engine.discipline else None,
             "snapshot": engine.snapshots.status(),
-            "peers": self._links.status(),
+            "peers": self._links.status(protocol.topology.processes),
             "fdatasync_us": self._writer.sync_percentiles_us(),
             "syncs_us": self._writer.sync_histogram_us(),
             "details": protocol.describe(),

@@ -13,7 +13,7 @@ nobody else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -226,9 +226,8 @@ class Links:
         """To whom there are connections in both directions."""
         return {p for p, out in self.outgoing.items() if out.ready and self.incoming[p].connection is not None}
 
-    def status(self) -> dict[str, Any]:
-        """Per peer: whether both directions are up, and how many frames wait for an acknowledgement."""
-        there = self.both_ways()
-        return {
-            str(p): {"connected": p in there, "queued": out.sender.queued} for p, out in self.outgoing.items()
-        }
+    def status(self, members: Collection[ProcessId]) -> dict[str, Any]:
+        """Per peer that is one of these: whether both directions are up, and how many frames wait for an
+        acknowledgement."""
+        there, outgoing = self.both_ways(), self.outgoing.items()
+        return {str(p): {"connected": p in there, "queued": out.sender.queued} for p, out in outgoing if p in members}

@@ -71,6 +71,8 @@ def change_members_under_the_bank(directory: Path, protocol: str) -> None:
             ).read_text()
             left = [replica for replica in (0, 1, 2, 6) if replica != gone]
             wait_until(lambda: members_of(replicas[4], 0) == left)
+            everybody = {str(one) for one in (*left, 3, 4, 5)}  # who was removed is missed by no alert
+            wait_until(lambda: {*replicas[4]("GET", "/v1/cluster").json["replica"]["peers"]} == everybody - {"4"})
             changed.set()
             transfers.join()
             assert found[0].transfers > 0 and found[0].wrong_totals == 0
