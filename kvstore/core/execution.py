@@ -78,8 +78,8 @@ class Execution:
     """
 
     __slots__ = (
-        "_appendable", "_deleted", "_kept_bytes", "_rows", "_seen", "_state", "_timestamp", "compared", "failure",
-        "failure_key", "leases", "read_bytes", "results", "writes",
+        "_appendable", "_before_of", "_deleted", "_kept_bytes", "_rows", "_seen", "_state", "_timestamp", "compared",
+        "failure", "failure_key", "leases", "read_bytes", "results", "writes",
     )  # fmt: skip
 
     def __init__(self, state: State, timestamp: Timestamp, limited: bool = False):
@@ -92,6 +92,7 @@ class Execution:
         self._deleted = self._kept_bytes = 0
         self.writes: dict[bytes, bytes | None] = {}
         self.leases: dict[bytes, bytes] = {}
+        self._before_of: dict[bytes, dict[bytes, None]] = {}  # lease -> the keys that were attached to it, rising
         self.results: list[tuple[int, OperationResult]] = []
         self.read_bytes = 0
         self.failure = ""
@@ -308,16 +309,31 @@ class Execution:
 
     def _leased_put(self, operation: LeasedPut) -> OperationResult:
         key, lease = operation.key, operation.lease
-        attached = self._attached(lease)
-        if key not in attached and len(attached) >= LEASE_KEYS_MAX:
+        if not self._is_attached(key, lease) and self._is_full(lease):
             raise Impossible(f"put: more than {LEASE_KEYS_MAX} keys in a shard would be attached to the lease", key)
         self.writes[key] = operation.value
         self.leases[key] = lease
         return _PUT_RESULT
 
+    def _is_attached(self, key: bytes, lease: bytes) -> bool:
+        if key in self.writes:
+            return self.writes[key] is not None and self.leases.get(key) == lease
+        return key in self._attached_before(lease)
+
+    def _is_full(self, lease: bytes) -> bool:
+        """Whether it has as many keys as it may have. They are seldom so many that they have to be counted."""
+        if len(self._attached_before(lease)) + len(self.leases) < LEASE_KEYS_MAX:
+            return False
+        return len(self._attached(lease)) >= LEASE_KEYS_MAX
+
+    def _attached_before(self, lease: bytes) -> dict[bytes, None]:
+        if lease not in self._before_of:
+            self._before_of[lease] = dict.fromkeys(self._state.attached(lease))
+        return self._before_of[lease]
+
     def _attached(self, lease: bytes) -> list[bytes]:
         writes, leases = self.writes, self.leases
-        found = [key for key in self._state.attached(lease) if key not in writes]
+        found = [key for key in self._attached_before(lease) if key not in writes]
         return found + [k for k, own in leases.items() if own == lease and writes[k] is not None]
 
     def _release(self, operation: Release) -> OperationResult:

@@ -6,6 +6,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvstore.api import leases
 from kvstore.api.leases import Lease
@@ -27,6 +29,7 @@ from kvstore.api.model import (
     lease_key,
 )
 from kvstore.api.shard_map import PlacedRun, ranges_of, slot_of
+from kvstore.core import execution as executing
 from kvstore.core import leases as measuring
 from kvstore.core.audit import APPLIED, FAILED, Given, MovedRow
 from kvstore.core.bundles import decode_bundle, decode_transaction
@@ -38,6 +41,7 @@ from kvstore.simulated.settings import Settings
 from kvstore.storage.backend import MemoryBackend
 from kvstore.storage.store import Store
 from multicast.types import Timestamp, created_us
+from tests.amounts import examples
 from tests.kvstore.one_replica import SHARDS, Bench, key, write
 
 NOW = Timestamp(100, 1)
@@ -183,6 +187,52 @@ def test_no_more_keys_of_a_shard_are_attached_than_can_go_at_once() -> None:
     assert f"more than {LEASE_KEYS_MAX} keys" in vote(LocalPlan(more), store)[0].success_failure
     exchanged = Transaction(success=(Delete(keys[0]), *more.success))
     assert not vote(LocalPlan(exchanged), store)[0].success_failure
+
+
+def test_what_is_attached_to_a_lease_is_looked_for_once_however_many_keys_come() -> None:
+    """It is up to a thousand keys, and so are those that come: one after the other it would hold the shard up."""
+    store, mine = Store.open(MemoryBackend()), lease(0)
+    store.write(lease_key(mine), Lease(1000).encode(), NOW)
+    for number in range(LEASE_KEYS_MAX):
+        store.write(b"k%d" % number, b"v", NOW, lease=mine)
+    again = tuple(LeasedPut(b"k%d" % number, b"w", mine) for number in range(LEASE_KEYS_MAX))
+    with patch.object(Store, "attached", autospec=True, side_effect=Store.attached) as looked:
+        assert not vote(LocalPlan(Transaction(success=again)), store)[0].success_failure
+    assert looked.call_count == 1
+
+
+LEASES = lease(0), lease(1)
+FEW_KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
+ATTACHING = st.one_of(
+    st.builds(LeasedPut, FEW_KEYS, st.just(b"1"), st.sampled_from(LEASES)),
+    st.builds(Put, FEW_KEYS, st.just(b"1")),
+    st.builds(Append, FEW_KEYS, st.just(b"1")),
+    st.builds(Delete, FEW_KEYS),
+)
+
+
+@examples(by_default=100, in_full=1000)
+@given(st.dictionaries(FEW_KEYS, st.sampled_from((NO_LEASE, *LEASES))), st.lists(ATTACHING, max_size=12))
+def test_of_each_lease_the_keys_are_counted_as_they_are_then(before: dict[bytes, bytes], operations: list[Any]) -> None:
+    store = Store.open(MemoryBackend())
+    for one in LEASES:
+        store.write(lease_key(one), Lease(1000).encode(), NOW)
+    for name, of in before.items():
+        store.write(name, b"v", NOW, lease=of)
+    there, possible = dict(before), True
+    for operation in operations:
+        if isinstance(operation, LeasedPut):
+            others = [name for name, of in there.items() if of == operation.lease and name != operation.key]
+            possible &= there.get(operation.key) == operation.lease or len(others) < 2
+            there[operation.key] = operation.lease
+        elif isinstance(operation, Delete):
+            there.pop(operation.key, None)
+        else:
+            there[operation.key] = there.get(operation.key, NO_LEASE) if isinstance(operation, Append) else NO_LEASE
+    execution = Execution(store, NOW)
+    with patch.object(executing, "LEASE_KEYS_MAX", 2):
+        execution.run(LocalPlan(Transaction(success=tuple(operations))).course(True))
+    assert (execution.failure == "") == possible
 
 
 def test_a_key_that_is_attached_in_a_revoking_transaction_goes_too() -> None:
