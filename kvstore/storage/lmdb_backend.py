@@ -23,7 +23,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ _RETIRED = (b"past", b"past-order")
 _DATABASES_MAX = 15
 _READERS_MAX = 32
 _PROBE_BYTES = 1 << 20
+_LARGE_BYTES, _TRUSTED, _TRUSTED_MAX = 4096, 255, 10_000
+"""Of rows beside absent keys: whose check takes time; how often one is trusted after it; how many are."""
 
 
 class LmdbBackend:
@@ -106,7 +108,7 @@ class LmdbBackend:
                 opened.callback(lambda: self._env.close())
                 self._open_databases()
                 sync_directory(self.name)  # LMDB syncs what is in its file, not that there is one
-                self._reader = self._env.begin()
+                self._read_anew()
                 raw = self._reader.get(FORMAT, db=self._tables[META])
             except OSError as error:
                 raise StorageError(f"{path}: cannot be used as a data directory: {error.strerror}") from None
@@ -165,23 +167,30 @@ class LmdbBackend:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         with self._map_lock:
-            return self.get_by(self._reader, table, key)
+            return self.get_by(self._reader, table, key, self._trusted)
 
-    def get_by(self, transaction: Any, table: str, key: bytes) -> bytes | None:
-        """As this transaction sees it."""
+    def get_by(self, transaction: Any, table: str, key: bytes, trusted: dict[tuple[str, bytes], int]) -> bytes | None:
+        """As this transaction sees it. trusted: rows of it that were checked lately -> how often they need not be."""
         try:
             stored = transaction.get(key, db=self._tables[table])
             if stored is not None:
                 return self.checked(table, key, stored)
             with transaction.cursor(self._tables[table]) as cursor:
-                found = cursor.set_range(key)
-                if found:
-                    self.checked(table, *cursor.item())
+                if found := cursor.set_range(key):
+                    self._check_neighbour(table, cursor, trusted)
                 if cursor.prev() if found else cursor.last():
-                    self.checked(table, *cursor.item())
+                    self._check_neighbour(table, cursor, trusted)
         except lmdb.Error as error:
             raise self._damaged(error) from None
         return None
+
+    def _check_neighbour(self, table: str, cursor: Any, trusted: dict[tuple[str, bytes], int]) -> None:
+        left = trusted.pop(place := (table, cursor.key()), 0)
+        if not left:
+            self.checked(table, place[1], stored := cursor.value())
+            left = _TRUSTED + 1 if len(stored) > _LARGE_BYTES else 0
+        if left > 1 and len(trusted) < _TRUSTED_MAX:
+            trusted[place] = left - 1
 
     def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         with self._map_lock:
@@ -219,10 +228,8 @@ class LmdbBackend:
         return int(transaction.stat(self._tables[table])["entries"])
 
     def last(self, table: str) -> bytes | None:
-        rows = self.scan(table, b"", reverse=True)
-        found = next(rows, None)
-        rows.close()
-        return None if found is None else bytes(found[0])
+        with closing(self.scan(table, b"", reverse=True)) as rows:
+            return next((bytes(key) for key, _ in rows), None)
 
     def apply(self, changes: Changes) -> None:
         self._commit(lambda: self._apply(changes))
@@ -395,12 +402,16 @@ class LmdbBackend:
             except lmdb.Error as error:
                 raise StorageError(f"{self.name}: the map cannot grow to {size} bytes: {error}") from None
             finally:
-                self._reader = self._env.begin()
+                self._read_anew()
 
     def refresh(self) -> None:
         with self._map_lock:
             self._reader.abort()
-            self._reader = self._env.begin()
+            self._read_anew()
+
+    def _read_anew(self) -> None:
+        self._reader = self._env.begin()
+        self._trusted: dict[tuple[str, bytes], int] = {}
 
     def _end_views(self) -> None:
         for view in self._views:
@@ -425,7 +436,7 @@ class _View:
 
     def get(self, table: str, key: bytes) -> bytes | None:
         with self._backend.reading(self) as transaction:
-            return self._backend.get_by(transaction, table, key)
+            return self._backend.get_by(transaction, table, key, {})
 
     def scan(self, table: str, start: bytes, reverse: bool = False) -> Generator[tuple[bytes, bytes], None, None]:
         with self._backend.reading(self) as transaction:
@@ -470,10 +481,8 @@ class _Commit:
         return b"" if stored is None else self._backend.checked(table, key, stored)
 
     def first(self, table: str) -> tuple[bytes, bytes] | None:
-        rows = self._backend.scan_by(self._transaction, table, b"\0")
-        found = next(rows, None)
-        rows.close()
-        return found
+        with closing(self._backend.scan_by(self._transaction, table, b"\0")) as rows:
+            return next(rows, None)
 
 
 def _place(cursor: Any, start: bytes, reverse: bool) -> bool:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kvstore.api.model import KeyValue
+from kvstore.api.model import VALUE_BYTES_MAX, KeyValue
 from kvstore.core.rows import encode_row
 from kvstore.storage.backend import DATA, IDS, META, TABLES, Changes, MemoryBackend, NoSpace, StorageError
 from kvstore.storage.layers import SortedKeys
@@ -285,6 +285,32 @@ def test_a_row_that_was_changed_on_disk_is_never_served(tmp_path, old, new):
     for read in (lambda: store.get(b"key-bb"), lambda: store.scan(b"key", b"", 10)):
         with pytest.raises(StorageError, match=f"{tmp_path}: damaged: a row of data .* move .* away and start again"):
             read()
+    store.close()
+
+
+def test_keys_that_come_beside_large_values_do_not_have_these_read_each_time(tmp_path, monkeypatch):
+    """A transaction may write a thousand. But for ever, or in another snapshot, nobody is trusted."""
+    checked = []
+    check = LmdbBackend.checked
+
+    def count(backend, table, key, stored):
+        if len(stored) > VALUE_BYTES_MAX:
+            checked.append(key)
+        return check(backend, table, key, stored)
+
+    store = Store.open(LmdbBackend(tmp_path, durability="os"))
+    store.write(b"a", bytes(VALUE_BYTES_MAX), Timestamp(1, 0))
+    store.write(b"z", bytes(VALUE_BYTES_MAX), Timestamp(2, 0))
+    commit(store)
+    monkeypatch.setattr(LmdbBackend, "checked", count)
+    for i in range(1024):
+        assert store.get(b"k%d" % i) is None
+    assert sorted(checked) == [b"a"] * 4 + [b"z"] * 4
+    commit(store, 2)
+    assert store.get(b"k") is None and sorted(checked) == [b"a"] * 5 + [b"z"] * 5
+    view = store._backend.view()
+    assert view.get(DATA, b"k") is None and sorted(checked) == [b"a"] * 6 + [b"z"] * 6
+    view.close()
     store.close()
 
 
