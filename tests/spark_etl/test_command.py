@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from kvstore.simulated.__main__ import app as schedules
 from multicast.records import COMPLETED, DELIVERED, scan
 from spark_etl.jobs import app
 from spark_etl.names import GUARANTEES
@@ -163,6 +165,23 @@ def test_show_prints_the_record_at_a_byte_and_the_line_of_a_history(tmp_path: Pa
     ):
         code, output = call("show", *wrong)
         assert code == 2 and output.count("\n") == 1 and says in output, output
+
+
+def test_the_pages_show_what_the_run_that_is_made_to_fail_is_like(tmp_path: Path):
+    """Its versions and times, and the record at a byte; the audit's sentences have tests of their own."""
+    first, own = (ROOT / "README.md").read_text(), (ROOT / "spark_etl" / "README.md").read_text()
+    (wanted,) = re.findall(r"^\$ python -m kvstore\.simulated (schedule .*) --out run/failing$", first, re.MULTILINE)
+    done = CliRunner().invoke(schedules, [*wanted.split(), "--out", str(tmp_path / "run/failing")])
+    assert done.exit_code == 0, done.output
+    excerpt = first[first.index("--out run/failing") : first.index("page: run/failing")]
+    assert set(re.findall(r"\(version\s+(\S+)\)", excerpt)) <= set(re.findall(r"version (\S+)", done.output))
+    history = (tmp_path / "run/failing/history/clients.jsonl").read_text().splitlines()
+    at = {event["at_us"] for event in map(json.loads, history)}
+    assert {int(when.replace(".", "")) for when in re.findall(r"(1700000000\.\d+) s", excerpt)} <= at
+    ((arguments, shown),) = re.findall(r"^    \$ python -m spark_etl (show .*)\n((?:    .*\n)+)    +\.\.\.$", own, re.M)
+    command, file, place = arguments.split()
+    lines = call(command, tmp_path / file, place)[1].splitlines()
+    assert [f"    {line}" for line in lines[: shown.count("\n")]] == shown.splitlines()
 
 
 def bad(directory: Path) -> Path:
