@@ -320,6 +320,17 @@ def test_the_operators_rules_are_prometheus_rules() -> None:
     assert endpoint["path"] in {route.path for route in ROUTES}
 
 
+def test_who_does_not_answer_prometheus_at_all_is_told_of() -> None:
+    """All other rules are about what replicas say of themselves and of one another. (In Kubernetes a job has its
+    service's name.)"""
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+    ((_, job),) = [re.findall(r'^(up)\{job="(\w+)"\} == 0$', r["expr"])[0] for r in rules if "up{" in r["expr"]]
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "kvstore" / "METRICS.md").read_text(), re.M | re.S)
+    (scraped,) = yaml.safe_load(block)["scrape_configs"]
+    (headless,) = [one for one in objects("services.yaml") if one["kind"] == "Service"]
+    assert job == scraped["job_name"] == headless["metadata"]["name"]
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 @pytest.mark.parametrize("part", [".", "monitoring"])
 def test_kustomize_builds_them(kubernetes: tuple[Path, config.ClusterConfig], part: str) -> None:

@@ -16,12 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore import __version__
+from kvstore.api import codec, model
 from kvstore.api.forms import JSON, MSGPACK
 from kvstore.api.model import KeyValue, OperationResult
 from kvstore.api.openapi import document
 from kvstore.api.routes import BYTES, ROUTES, Route
+from kvstore.core.changes import CHANGED_BYTES_MAX
+from kvstore.core.replica import CLOCK_AHEAD_US_MAX
 from kvstore.http.calls import GZIP_BYTES
+from kvstore.limits import MIB, Limits
 from tests.amounts import examples
+from tests.house import ROOT
 from tests.kvstore.live import Replica, running_cluster
 from tests.kvstore.test_http_app import VERSION, FakeNode, answered, done, serving
 
@@ -29,6 +34,40 @@ DOCUMENT = document(__version__)
 OPERATIONS = [
     (path, method, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
 ]
+
+
+def test_the_page_names_every_operation_and_says_the_limits_as_they_are() -> None:
+    page = " ".join((ROOT / "kvstore" / "HTTP.md").read_text().split())
+    assert [name for name in codec._OPERATIONS if f"`{name}`" not in page] == []
+    limits = Limits()
+    for said in (
+        f"Keys are 1 to {model.KEY_BYTES_MAX} bytes",
+        f"any bytes up to {model.VALUE_BYTES_MAX // MIB} MiB",
+        f"`limit` keys, {model.SCAN_LIMIT_DEFAULT} unless it is said, at most {model.SCAN_LIMIT_MAX:,}",
+        f"more than {model.RANGE_KEYS_MAX:,} keys in it {model.RANGE_KEYS_MAX:,} are counted",
+        f"At most {model.OPERATIONS_MAX:,} comparisons and operations",
+        f"what its appends write in one shard is at most {model.APPENDED_BYTES_MAX // MIB} MiB",
+        f"a transaction reads at most {model.RESULT_BYTES_MAX // MIB} MiB",
+        f"A body has at most {limits.body_bytes_max // MIB} MiB",
+        f"may look at {model.SCANNED_KEYS_MAX:,} keys of a shard",
+        f"at most {model.WAYS_MAX} ways in which branches are taken",
+        f"are at most {model.TRIED_MAX:,}",
+        f"({limits.timeout_default_ms:,} unless it is said, at most {limits.timeout_max_ms:,})",
+        f"more than {CLOCK_AHEAD_US_MAX // 1_000_000} seconds ahead of the replica's clock",
+        f"At most {model.LEASE_KEYS_MAX:,} keys of a shard belong to one lease",
+        f"changes more than {CHANGED_BYTES_MAX // MIB} MiB of keys and values",
+    ):
+        assert said in page
+
+
+def test_the_first_page_names_what_is_open_to_everybody() -> None:
+    page = " ".join((ROOT / "README.md").read_text().split())
+    rights = page[page.index("A role allows to read") : page.index("Changes of rights")]
+    assert {path for path in re.findall(r"`(/[\w/]+)`", rights) if path not in ("/metrics", "/v1/cluster")} == {
+        route.path for route in ROUTES if route.access == "open"
+    }
+    assert "whoever has any token may ask what became of a write by its id" in rights
+    assert [route.access for route in ROUTES if route.path == "/v1/txn/{id}"] == ["token"]
 
 
 @pytest.fixture(scope="module")
