@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kvstore.api.http1 import Head
-from kvstore.api.model import Rule, Transaction, operations_of
+from kvstore.api.model import FIRST_KEY, DeleteRange, Get, Rule, Transaction, operations_of
 from kvstore.api.routes import Route
 from kvstore.config import LogSettings
 from multicast.logs import structlog
@@ -20,7 +20,7 @@ DENIED = (401, 403)
 LINES_PER_SECOND = 20
 """Of slow and refused requests: under overload, or an attack, all are. How many were left out the next line says."""
 KEYS_MAX = 16
-"""So many keys of a transaction are named."""
+"""So many keys that a transaction writes are named, and so many ranges that it deletes."""
 
 _log = structlog.get_logger("kvstore.http")
 
@@ -95,10 +95,20 @@ class Record:
 
 
 def _keys(call: Asked) -> dict[str, Any]:
-    """Names that a transaction has and the path has not."""
+    """What a transaction writes, and the path does not say: keys and names, and what it deletes in one piece."""
     if not call.ordered:
         return {}
     operations = operations_of(call.transaction)
-    names = [o.name if isinstance(o, Rule) else getattr(o, "key", None) for o in operations]
-    keys = [name.decode("utf-8", "backslashreplace") for name in names if name is not None]
-    return {"keys": keys[:KEYS_MAX], "operations": len(operations)} if keys else {}
+    names = [o.name if isinstance(o, Rule) else getattr(o, "key", None) for o in operations if not isinstance(o, Get)]
+    keys = [_text(name) for name in names if name is not None]
+    ranges = [
+        {name: _text(bound) for name in ("prefix", "start", "end")
+         if (bound := getattr(operation, name)) not in (b"", FIRST_KEY)}
+        for operation in operations if isinstance(operation, DeleteRange)
+    ]  # fmt: skip
+    told = {name: some[:KEYS_MAX] for name, some in (("keys", keys), ("ranges", ranges)) if some}
+    return {**told, "operations": len(operations)} if told else {}
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

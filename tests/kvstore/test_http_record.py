@@ -56,6 +56,19 @@ async def test_who_writes_what_is_told_where_it_is_wanted_without_values() -> No
     assert "geheim" not in str((put, txn))
 
 
+async def test_what_is_deleted_in_one_piece_is_told_too_and_what_is_only_read_is_not() -> None:
+    """Who deletes everything by a transaction would stand there without a word of what."""
+    nested = {"op": "txn", "failure": [{"op": "delete_range", "prefix": "a/", "end": "a/m"}]}
+    success = [{"op": "get", "key": "read"}, {"op": "range", "prefix": "read/"}, {"op": "delete_range"}, nested]
+    transaction = ("POST", "/v1/txn", json.dumps({"success": success}).encode())
+    conditional = ("PUT", "/v1/kv/a", b"geheim")
+    lines = await logged(transaction, log=LogSettings(writes=True), **AS_ROOT)
+    (line,) = [line for line in lines if line["event"] == "write"]
+    assert "keys" not in line and line["ranges"] == [{}, {"prefix": "a/", "end": "a/m"}] and line["operations"] == 4
+    (line,) = await logged(conditional, log=LogSettings(writes=True), **AS_ROOT, If_None_Match="*")
+    assert line["keys"] == ["a"] and "ranges" not in line
+
+
 async def test_who_is_refused_stands_in_the_log() -> None:
     stranger = token_of("0" * 16, bytes(32))
     (line,) = await logged(WRITE, Authorization=f"Bearer {stranger}")
