@@ -93,7 +93,7 @@ audit: java $(PREPARED) ## let Spark judge the run in RUN_DIR
 install: $(STAMP) ## only create .venv and install
 
 clean: ## remove .venv, caches and the directory of the demo
-	@rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-run run spark-warehouse
+	@rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-run spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The audit runs on Spark, which needs Java; said before anything is installed or started.

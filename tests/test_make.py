@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -79,6 +80,14 @@ def test_a_missing_python_is_one_sentence(checkout: Path) -> None:
     assert done.returncode != 0
     assert done.stderr.startswith("Python 3.11 or newer is needed")
     assert not (checkout / ".venv").exists()
+
+
+def test_clean_leaves_the_clusters_that_the_first_page_makes(checkout: Path) -> None:
+    (made,) = {one.split("/")[0] for one in re.findall(r"kvstore cluster init (\S+)", (ROOT / "README.md").read_text())}
+    for name in (made, ".venv", "demo-run"):
+        (checkout / name).mkdir()
+    assert make(checkout, "clean").returncode == 0
+    assert (checkout / made).is_dir() and not (checkout / ".venv").exists() and not (checkout / "demo-run").exists()
 
 
 def test_help_lists_the_two_commands(checkout: Path) -> None:

@@ -18,6 +18,7 @@ from kvstore import cli as server
 from kvstore.console import Output, OutputOption, UserError, make_app, say
 
 measuring = make_app("Measure.")
+DIRECTORY = "Of the cluster; replaced if such a run has made it."
 
 
 @measuring.command("bench")
@@ -112,7 +113,7 @@ def nemesis_command(
     minutes: Annotated[float, typer.Option(help="How long there are faults.")] = 1.0,
     protocol: Annotated[str, typer.Option(help="The multicast protocol.")] = "white_box",
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there, too.")] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("nemesis-run"),
+    directory: Annotated[Path, typer.Option("--dir", help=DIRECTORY)] = Path("nemesis-run"),
     audit: Annotated[bool, typer.Option(help="Have Spark judge the run.")] = True,
     durability: Annotated[str, typer.Option(help="fsync; os: moves are not determined then.")] = "fsync",
     only: Annotated[str, typer.Option(metavar="FAULT,...", help="Only these faults; a wrong name lists all.")] = "",
@@ -152,7 +153,7 @@ def soak_command(
     rate: Annotated[float, typer.Option(help="Puts and deletions per second.")] = 300.0,
     protocol: Annotated[str, typer.Option(help="The multicast protocol.")] = "white_box",
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all samples there, too.")] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("soak-run"),
+    directory: Annotated[Path, typer.Option("--dir", help=DIRECTORY)] = Path("soak-run"),
 ) -> int:
     """Run a new cluster under a steady load: exit status 0 only if all is flat in the second half."""
     from client_sdk import KvError
@@ -177,7 +178,7 @@ def bench_watch_command(
     seconds: Annotated[float, typer.Option(help="How long.")] = 120.0,
     protocol: Annotated[str, typer.Option(help="The multicast protocol.")] = "white_box",
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there, too.")] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="Of the cluster; replaced.")] = Path("watch-run"),
+    directory: Annotated[Path, typer.Option("--dir", help=DIRECTORY)] = Path("watch-run"),
 ) -> int:
     """Run a new cluster under watches and puts: exit status 0 only if all was told soon, and memory is flat."""
     from client_sdk import KvError

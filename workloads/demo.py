@@ -25,7 +25,7 @@ import msgspec
 
 from client_sdk import AsyncClient, KvError
 from multicast import registry
-from workloads import bank
+from workloads import bank, directories
 from workloads.bank import Totals
 from workloads.ports import free_base_port
 
@@ -120,13 +120,14 @@ class Demo:
 
     async def _prepare(self) -> None:
         """A fresh directory: an earlier demo's is replaced, anything else is left alone."""
-        if not self.directory.exists() or (self.directory.is_dir() and not any(self.directory.iterdir())):
-            return
-        if not (self.directory / "cluster.json").is_file():
-            raise DemoFailed(f"{self.directory} exists and is not the directory of a cluster; nothing was changed")
-        self.screen.say("stopping and removing what an earlier demo left there")
-        await self._kvstore("cluster", "down", str(self.directory))
-        shutil.rmtree(self.directory)
+        if not directories.is_free(self.directory):
+            if not directories.is_replaceable(self.directory):
+                raise DemoFailed(f"{self.directory} exists and was not made by a demo; nothing was changed")
+            self.screen.say("stopping and removing what an earlier demo left there")
+            if (self.directory / "cluster.json").is_file():
+                await self._kvstore("cluster", "down", str(self.directory))
+            shutil.rmtree(self.directory)
+        directories.mark(self.directory)
 
     async def _kvstore(self, *arguments: str) -> None:
         code = await self._execute("kvstore", *arguments)
@@ -326,7 +327,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m workloads.demo", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--protocol", default="white_box")
-    parser.add_argument("--dir", type=Path, default=Path("demo-run"), help="replaced if it is a cluster's; %(default)s")
+    parser.add_argument("--dir", type=Path, default=Path("demo-run"), help="replaced if a demo made it; %(default)s")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long the bank runs; default %(default)s")
     parser.add_argument("--clients", type=int, default=8, help="default %(default)s")
     options = parser.parse_args()

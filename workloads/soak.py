@@ -23,6 +23,7 @@ import msgspec
 
 from client_sdk import AsyncClient, KvError
 from multicast.types import ProcessId
+from workloads import directories
 from workloads.bench.clusters import (
     DOWN_SECONDS,
     UP_SECONDS,
@@ -204,11 +205,12 @@ async def _prune(directory: Path) -> None:
 
 
 def new_cluster(directory: Path, protocol: str, shards: int, replicas: int) -> None:
-    """A cluster with LIMITS in a directory; one that is there is replaced. SoakFailed, ClusterFailed."""
-    if directory.exists():
-        if not (directory / "cluster.json").is_file():
-            raise SoakFailed(f"{directory} exists and is not a cluster's; nothing was changed")
+    """A cluster with LIMITS in a directory; that of an earlier run is replaced. SoakFailed, ClusterFailed."""
+    if not directories.is_free(directory):
+        if not directories.is_replaceable(directory):
+            raise SoakFailed(f"{directory} exists and was not made by such a run; nothing was changed")
         shutil.rmtree(directory)
+    directories.mark(directory)
     run_kvstore(
         UP_SECONDS, "cluster", "init", str(directory), "--shards", str(shards), "--replicas", str(replicas),
         "--protocol", protocol, "--base-port", str(free_base_port(shards * replicas, apart=True)),

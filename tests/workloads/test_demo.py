@@ -8,14 +8,24 @@ from pathlib import Path
 import pytest
 
 from multicast import registry
-from workloads import demo, ports
+from workloads import demo, directories, ports
 
 
-async def test_a_directory_that_is_no_clusters_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(demo.DemoFailed, match="nothing was changed"):
+@pytest.mark.parametrize("name", ["letter.txt", "cluster.json"])
+async def test_what_no_demo_has_made_is_left_alone(tmp_path: Path, name: str) -> None:
+    """Another one's cluster, above all."""
+    (tmp_path / name).write_text("dear")
+    with pytest.raises(demo.DemoFailed, match="was not made by a demo; nothing was changed"):
         await demo.Demo(tmp_path, "white_box", 3.0, 1).run()
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+async def test_what_a_demo_has_made_is_replaced(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    for _ in range(2):
+        await demo.Demo(directory, "white_box", 3.0, 1)._prepare()
+        assert [path.name for path in directory.iterdir()] == [directories.MARK]
+        (directory / "rest").touch()
 
 
 def test_a_busy_port_is_passed_over() -> None:

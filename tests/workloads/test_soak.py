@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workloads import soak
+from workloads import directories, soak
 
 MIB = 1 << 20
 
@@ -41,8 +41,10 @@ def test_a_short_run_samples_all_replicas_stops_them_and_says_that_it_was_short(
     assert b'"replica":2' in (tmp_path / "json").read_bytes()
     with pytest.raises(soak.SoakFailed, match="replica 2 has ended"):
         soak.sample(plan.directory, 2, 0.0)
-    with pytest.raises(soak.SoakFailed, match="is not a cluster's"):
+    (tmp_path / "cluster.json").touch()
+    with pytest.raises(soak.SoakFailed, match="was not made by such a run; nothing was changed"):
         soak.command(soak.Plan(minutes=1, rate=1, protocol="white_box", directory=tmp_path), None, said.append)
+    assert plan.directory.is_dir() and directories.is_replaceable(plan.directory)
 
 
 def test_who_was_not_loaded_is_not_called_flat() -> None:
