@@ -90,7 +90,7 @@ class LogSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
 class ClusterConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """epoch: how often replicas or shards were added, or replicas removed, since. added_shards: those shards.
     durability: "fsync", or "os": acknowledged writes survive the process, not the machine.
-    dedup_window_ms: how long after its creation a transaction's id may still take effect.
+    dedup_window_ms: how long after its creation a transaction's id may still take effect; for the cluster's life.
     archive: where journals go, file by file, when a replica no longer needs them: a directory (relative to that of
     `cluster.json`), which the audit reads; or "none": they are deleted. Empty: they stay where they are, and grow.
     tls: the directory of certificates (`kvstore.certificates`), relative to that of `cluster.json`; empty: no TLS.

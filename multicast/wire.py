@@ -31,7 +31,8 @@ one is to have."""
 
 class Hello(msgspec.Struct, array_like=True):
     """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it
-    has. life, length: of its journal. place: see `multicast.runtime.fence.Places`."""
+    has. life, length: of its journal. place: see `multicast.runtime.fence.Places`. window_us: the deduplication window;
+    -1: an older release does not say."""
 
     version: int
     cluster: bytes
@@ -43,6 +44,7 @@ class Hello(msgspec.Struct, array_like=True):
     life: int = 0
     length: int = 0
     place: bytes = b""
+    window_us: int = -1
 
 
 class Welcome(msgspec.Struct, array_like=True):

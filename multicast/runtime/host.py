@@ -111,15 +111,14 @@ class Host:
         self._links = Links(
             self_id=protocol.self_id,
             addresses={protocol.self_id: addresses[protocol.self_id]},
-            cluster=cluster,
-            incarnation=self.engine.incarnation,
+            cluster=cluster, window_us=protocol.options.dedup_window_us, incarnation=self.engine.incarnation,
             fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced, places),
             receive=self._receive,
             reset=self._reset,
             connected=self._connected,
             fail=self._fail,
             tls=tls,
-        )
+        )  # fmt: skip
         self._addresses = addresses
         self._address_of = address_of
         self._on_members = on_members
@@ -493,7 +492,7 @@ class Host:
             "requests": len(self._answers),
             "clock": engine.discipline.status() if engine.discipline else None,
             "snapshot": engine.snapshots.status(),
-            "peers": self._links.status(protocol.topology.processes),
+            "peers": self._links.status(protocol.topology.leaving()),
             "fdatasync_us": self._writer.sync_percentiles_us(),
             "syncs_us": self._writer.sync_histogram_us(),
             "details": protocol.describe(),

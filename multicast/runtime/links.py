@@ -36,7 +36,8 @@ CLOSE_TIMEOUT_S = 2.0
 class Links:
     """All links of one process.
 
-    addresses: of this process, where it listens, and of those to which there are links from the beginning.
+    addresses: of this process, where it listens, and of those to which there are links from the beginning. window_us:
+    of deduplication.
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
     connected(peer, up): there is a connection to this peer, or none. tls: of every link; None: without.
     fail(error): our own bug, or a peer knows that this disk is not the one it was.
@@ -55,6 +56,7 @@ class Links:
         connected: Callable[[ProcessId, bool], None],
         fail: Callable[[BaseException], None],
         tls: Tls | None = None,
+        window_us: int = 0,
     ):
         self._self_id = self_id
         self._fence = fence
@@ -64,7 +66,7 @@ class Links:
         self.outgoing: dict[ProcessId, Outgoing] = {}
         self.incoming: dict[ProcessId, Incoming] = {}
         self.gone: dict[ProcessId, int] = {}
-        identity = Identity(self_id, cluster, incarnation, self.incoming.keys(), self.gone, fence)
+        identity = Identity(self_id, cluster, window_us, incarnation, self.incoming.keys(), self.gone, fence)
         self._new_outgoing = partial(
             Outgoing, identity=identity, dirty=self._dirty, reset=reset, connected=connected, fail=fail,
             troubles=self._troubles, tls=tls,
@@ -226,8 +228,8 @@ class Links:
         """To whom there are connections in both directions."""
         return {p for p, out in self.outgoing.items() if out.ready and self.incoming[p].connection is not None}
 
-    def status(self, members: Collection[ProcessId]) -> dict[str, Any]:
-        """Per peer that is one of these: whether both directions are up, and how many frames wait for an
+    def status(self, leaving: Collection[ProcessId] = ()) -> dict[str, Any]:
+        """Per peer that is none of these: whether both directions are up, and how many frames wait for an
         acknowledgement."""
-        there, outgoing = self.both_ways(), self.outgoing.items()
-        return {str(p): {"connected": p in there, "queued": out.sender.queued} for p, out in outgoing if p in members}
+        there, told = self.both_ways(), {p: out for p, out in self.outgoing.items() if p not in leaving}
+        return {str(p): {"connected": p in there, "queued": out.sender.queued} for p, out in told.items()}

@@ -400,6 +400,26 @@ def test_whose_slots_were_moved_by_hand_is_refused(tmp_path: Path, older: bool) 
     assert identity.claim(tmp_path, made, 0) == home and (home / identity.IDENTITY_FILE).read_bytes() == before
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_whose_deduplication_window_was_changed_is_refused(tmp_path: Path, older: bool) -> None:
+    """It would call writes too late that others have applied, and read without them: linearizable reads, too. older: of
+    a release that did not note it."""
+    made = make_cluster(tmp_path, 1, 3, "white_box")
+    shorter = msgspec.structs.replace(made, dedup_window_ms=1000)
+    identity.claim(tmp_path, shorter, 0)  # before the first start anything may be changed
+    identity.claim(tmp_path, made, 0)
+    home = config.replica_directory(tmp_path, 0)
+    identity.mark_started(home)
+    if older:
+        noted = msgspec.structs.replace(identity.read(home), window_ms=0)
+        config.write_atomically(home / identity.IDENTITY_FILE, config.json_text(noted))
+        identity.claim(tmp_path, made, 0)
+    before = (home / identity.IDENTITY_FILE).read_bytes()
+    with pytest.raises(ConfigError, match="began with dedup_window_ms 120000, not 1000 as"):
+        identity.claim(tmp_path, shorter, 0)
+    assert identity.claim(tmp_path, made, 0) == home and (home / identity.IDENTITY_FILE).read_bytes() == before
+
+
 def test_the_directory_of_another_cluster_is_refused_untouched(stopped_afterwards: Path, said: list[str]) -> None:
     directory = stopped_afterwards
     made = make_cluster(directory, 1, 1, "skeen")
