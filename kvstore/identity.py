@@ -38,9 +38,9 @@ REMOVED = "replica {} was removed from its shard: it ends, and its directory is 
 
 class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """started: the replica has run, so its journal is not empty. lost_disk: it came back without its disk
-    (`serve --lost-disk`) and began a new journal. slots: a digest of which shard had which slot at first. window_ms: of
-    deduplication: what was delivered was judged by it. Empty, 0, as older releases left them: they are taken from what
-    the configuration says next."""
+    (`serve --lost-disk`) and began a new journal. slots: a digest of which shard had which slot at first. alike: the
+    options by which all go alike (`multicast.protocol.Options`): what was delivered was judged by them. Empty, as older
+    releases left them: they are taken from what the configuration says next."""
 
     format: int
     cluster_id: str
@@ -50,7 +50,7 @@ class Identity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
     started: bool = True
     lost_disk: bool = False
     slots: str = ""
-    window_ms: int = 0
+    alike: dict[str, str] = {}
 
 
 def create(directory: Path, config: ClusterConfig) -> Path:
@@ -110,20 +110,21 @@ def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_di
             f"{home} began with another shard_map than {CLUSTER_FILE} has, and what lies in the shards goes by that:"
             " put back what was there (`kvstore cluster move-slots` moves slots); nothing in it was changed"
         )
-    if found.started and found.window_ms not in (0, own.window_ms):
-        raise ConfigError(
-            f"{home} began with dedup_window_ms {found.window_ms}, not {own.window_ms} as {CLUSTER_FILE} has, and which"
-            " writes came too late goes by that, at all replicas alike: put back what was there; nothing in it was"
-            " changed"
-        )
+    for name in sorted(found.alike.keys() & own.alike.keys()) if found.started else ():
+        if found.alike[name] != own.alike[name]:
+            raise ConfigError(
+                f"{home} began with {name} = {found.alike[name]!r}, not {own.alike[name]!r} as {CLUSTER_FILE} has, and"
+                " what was delivered went by that, at all replicas alike: put back what was there; nothing in it was"
+                " changed"
+            )
     if not found.started and own != msgspec.structs.replace(found, started=True):
         write_atomically(path, json_text(msgspec.structs.replace(own, started=False)))  # changed before its first start
     if lost_disk and not found.lost_disk:
         found = msgspec.structs.replace(own, lost_disk=True)
         write_atomically(path, json_text(found))
-    if found.started and not (found.slots and found.window_ms):
+    if found.started and not (found.slots and found.alike):
         with contextlib.suppress(OSError):  # on a full disk at a later start
-            whole = msgspec.structs.replace(found, slots=own.slots, window_ms=own.window_ms)
+            whole = msgspec.structs.replace(found, slots=own.slots, alike=own.alike)
             write_atomically(path, json_text(whole))
     return home
 
@@ -162,7 +163,7 @@ def _identity(config: ClusterConfig, replica_id: ProcessId, started: bool = True
         protocol=config.protocol,
         started=started,
         slots=blake2b(msgspec.json.encode(config.map().slots), digest_size=16).hexdigest(),
-        window_ms=config.dedup_window_ms,
+        alike=config.options().told_alike(),
     )
 
 

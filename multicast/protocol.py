@@ -58,9 +58,12 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         any case). It drops what exceeds that, and asks for it when it is due.
     drawn: (no option) the values from which the simulator draws an option for a random run. It draws what is above, and
         the pace of every `*_us`, by itself.
+    alike: (no option) the options by which all processes have to go alike, at all times: what is delivered, or with
+        which effect, depends on them.
     """
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    alike: ClassVar[tuple[str, ...]] = ("dedup_window_us",)
 
     clock: str = "logical"
     clock_skew_us_max: int = 500_000
@@ -81,6 +84,10 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("pending_max, portion_bytes and early_max must be at least 1")
         if self.dedup_window_us and self.clock != "hybrid":
             raise ValueError("dedup_window_us needs clock 'hybrid': ids carry wall-clock times")
+
+    def told_alike(self) -> dict[str, str]:
+        """The options that are `alike`, as processes tell one another."""
+        return {name: str(getattr(self, name)) for name in self.alike}
 
     @classmethod
     def draw(cls, rng: random.Random, topology: Topology) -> dict[str, Any]:

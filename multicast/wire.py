@@ -31,8 +31,8 @@ one is to have."""
 
 class Hello(msgspec.Struct, array_like=True):
     """Sender to receiver, first. `epoch` counts the sender's queue losses; `first` is the first sequence number it
-    has. life, length: of its journal. place: see `multicast.runtime.fence.Places`. window_us: the deduplication window;
-    -1: an older release does not say."""
+    has. life, length: of its journal. place: see `multicast.runtime.fence.Places`. alike: see
+    `multicast.protocol.Options`; empty, as older releases have it: not told."""
 
     version: int
     cluster: bytes
@@ -44,7 +44,7 @@ class Hello(msgspec.Struct, array_like=True):
     life: int = 0
     length: int = 0
     place: bytes = b""
-    window_us: int = -1
+    alike: dict[str, str] = {}
 
 
 class Welcome(msgspec.Struct, array_like=True):

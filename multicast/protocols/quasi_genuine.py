@@ -165,6 +165,8 @@ class QuasiGenuineOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True
         "stamp_ahead_us_max": (500_000, 1_000_000),
     }
 
+    alike: ClassVar[tuple[str, ...]] = (*GroupOptions.alike, "senders")
+
     liveness: str = "request"
     barrier_threshold_us: int = 50_000
     senders: str = ""

@@ -160,6 +160,7 @@ class TotoOptions(GroupOptions, kw_only=True, forbid_unknown_fields=True):
     """
 
     drawn: ClassVar[dict[str, tuple[Any, ...]]] = {"rule": RULES}
+    alike: ClassVar[tuple[str, ...]] = (*GroupOptions.alike, "rule", "phi")
 
     rule: str = "gl_toto"
     phi: int = 0

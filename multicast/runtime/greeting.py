@@ -44,12 +44,12 @@ class Fenced(PeerError):
 
 
 class Identity(NamedTuple):
-    """Who this process is, whom it greets, who was removed, and in which view, and how far its journal goes. window_us:
-    of deduplication: what comes too late is the same at all."""
+    """Who this process is, whom it greets, who was removed, and in which view, and how far its journal goes. alike:
+    see `multicast.protocol.Options`."""
 
     process: ProcessId
     cluster: bytes
-    window_us: int
+    alike: Mapping[str, str]
     incarnation: int
     peers: Collection[ProcessId]
     gone: Mapping[ProcessId, int]
@@ -59,7 +59,7 @@ class Identity(NamedTuple):
         """The greeting of this process where it dials."""
         return Hello(
             WIRE_VERSION, self.cluster, self.process, peer, self.incarnation, sender.epoch, sender.first,
-            self.fence.life, self.fence.length(), self.fence.places.mine, self.window_us,
+            self.fence.life, self.fence.length(), self.fence.places.mine, {**self.alike},
         )  # fmt: skip
 
     def welcome(self, received: int, refusal: str = "", fenced: bool = False) -> Welcome:
@@ -81,9 +81,11 @@ class Identity(NamedTuple):
             return f"this process is of cluster {self.cluster.hex()}, not of {hello.cluster.hex()[:64]}"
         if hello.receiver != self.process:
             return f"this is process {self.process}, not {hello.receiver}"
-        if hello.window_us not in (-1, self.window_us):
-            own, other = self.window_us / 1e6, hello.window_us / 1e6
-            return f"the deduplication window of process {hello.sender} is {other:g} s, and of this one {own:g} s"
+        for name in sorted(hello.alike.keys() & self.alike.keys()):
+            if hello.alike[name] != self.alike[name]:
+                other, own = hello.alike[name][:64], self.alike[name][:64]
+                told = f"process {hello.sender} goes by {name} = {other!r}, and this one by {own!r}"
+                return f"{told}: all have to go alike"
         if min(hello.incarnation, hello.epoch) < 0 or hello.first < 1:
             return "impossible numbers in the greeting"
         return ""

@@ -111,7 +111,7 @@ class Host:
         self._links = Links(
             self_id=protocol.self_id,
             addresses={protocol.self_id: addresses[protocol.self_id]},
-            cluster=cluster, window_us=protocol.options.dedup_window_us, incarnation=self.engine.incarnation,
+            cluster=cluster, alike=protocol.options.told_alike(), incarnation=self.engine.incarnation,
             fence=Fence(journal.life() or self.engine.incarnation, lambda: journal.synced, places),
             receive=self._receive,
             reset=self._reset,

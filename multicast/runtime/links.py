@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from multicast.runtime.fence import Fence
@@ -36,8 +37,8 @@ CLOSE_TIMEOUT_S = 2.0
 class Links:
     """All links of one process.
 
-    addresses: of this process, where it listens, and of those to which there are links from the beginning. window_us:
-    of deduplication.
+    addresses: of this process, where it listens, and of those to which there are links from the beginning. alike: see
+    `multicast.protocol.Options`.
     receive(peer, payload): a new frame, in order; may raise PeerError. reset(peer): the link lost its memory.
     connected(peer, up): there is a connection to this peer, or none. tls: of every link; None: without.
     fail(error): our own bug, or a peer knows that this disk is not the one it was.
@@ -56,7 +57,7 @@ class Links:
         connected: Callable[[ProcessId, bool], None],
         fail: Callable[[BaseException], None],
         tls: Tls | None = None,
-        window_us: int = 0,
+        alike: Mapping[str, str] = MappingProxyType({}),
     ):
         self._self_id = self_id
         self._fence = fence
@@ -66,7 +67,7 @@ class Links:
         self.outgoing: dict[ProcessId, Outgoing] = {}
         self.incoming: dict[ProcessId, Incoming] = {}
         self.gone: dict[ProcessId, int] = {}
-        identity = Identity(self_id, cluster, window_us, incarnation, self.incoming.keys(), self.gone, fence)
+        identity = Identity(self_id, cluster, alike, incarnation, self.incoming.keys(), self.gone, fence)
         self._new_outgoing = partial(
             Outgoing, identity=identity, dirty=self._dirty, reset=reset, connected=connected, fail=fail,
             troubles=self._troubles, tls=tls,

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -401,21 +402,31 @@ def test_whose_slots_were_moved_by_hand_is_refused(tmp_path: Path, older: bool) 
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_whose_deduplication_window_was_changed_is_refused(tmp_path: Path, older: bool) -> None:
-    """It would call writes too late that others have applied, and read without them: linearizable reads, too. older: of
-    a release that did not note it."""
-    made = make_cluster(tmp_path, 1, 3, "white_box")
-    shorter = msgspec.structs.replace(made, dedup_window_ms=1000)
+@pytest.mark.parametrize(
+    ("protocol", "change", "said"),
+    [
+        ("white_box", {"dedup_window_ms": 1000}, "dedup_window_us = '120000000', not '1000000' as"),
+        ("toto", {"protocol_options": {"phi": 2}}, "phi = '0', not '2' as"),
+        ("quasi_genuine", {"protocol_options": {"senders": "0<0"}}, "senders = '', not '0<0' as"),
+    ],
+)
+def test_who_would_go_by_another_option_than_the_others_is_refused(
+    tmp_path: Path, older: bool, protocol: str, change: dict[str, Any], said: str
+) -> None:
+    """It would call writes too late that others have applied, and read without them (linearizable reads, too), or order
+    otherwise. older: of a release that did not note it."""
+    made = make_cluster(tmp_path, 1, 3, protocol)
+    shorter = msgspec.structs.replace(made, **change)
     identity.claim(tmp_path, shorter, 0)  # before the first start anything may be changed
     identity.claim(tmp_path, made, 0)
     home = config.replica_directory(tmp_path, 0)
     identity.mark_started(home)
     if older:
-        noted = msgspec.structs.replace(identity.read(home), window_ms=0)
+        noted = msgspec.structs.replace(identity.read(home), alike={})
         config.write_atomically(home / identity.IDENTITY_FILE, config.json_text(noted))
         identity.claim(tmp_path, made, 0)
     before = (home / identity.IDENTITY_FILE).read_bytes()
-    with pytest.raises(ConfigError, match="began with dedup_window_ms 120000, not 1000 as"):
+    with pytest.raises(ConfigError, match=f"began with {said}"):
         identity.claim(tmp_path, shorter, 0)
     assert identity.claim(tmp_path, made, 0) == home and (home / identity.IDENTITY_FILE).read_bytes() == before
 

@@ -45,7 +45,10 @@ def nobody_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"receiver": 1}, "this is process 0, not 1"),
         ({"sender": 77}, "process 77 is not a member of this cluster"),
         ({"sender": 0}, "process 0 is not a member of this cluster"),
-        ({"window_us": 1_000_000}, "the deduplication window of process 1 is 1 s, and of this one 0 s"),
+        (
+            {"alike": {"dedup_window_us": "1000"}},
+            "process 1 goes by dedup_window_us = '1000', and this one by '0': all have to go alike",
+        ),
         ({"first": 0}, "impossible numbers in the greeting"),
     ],
 )
