@@ -42,6 +42,7 @@ def accused(replica: Replica) -> list[GroupId]:
 
 def _reads(reads: Any) -> Iterator[Any]:
     positions = reads.positions
+    yield from reads._due.values()
     yield from positions._new
     yield from positions._unknown
     questions = [*positions._questions.values(), *[question for _, question in (*reads._readable, *reads._refused)]]

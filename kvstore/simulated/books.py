@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvstore.api import leases
-from kvstore.api.model import FIRST_KEY, lease_key
+from kvstore.api.model import lease_key
 from kvstore.api.shard_map import slot_of
 from kvstore.core.audit import Given
 from kvstore.core.bundles import decode_bundle, decode_transaction
@@ -23,6 +23,7 @@ from kvstore.core.messages import decode_remembered
 from kvstore.core.moves import DIRTY, DIRTY_ID, _touches
 from kvstore.core.plans import LocalPlan
 from kvstore.core.replica import Replica
+from kvstore.simulated.shown import all_of
 from multicast.simulation.checkers import Checker
 from multicast.types import ZERO, AppMessage, ProcessId
 
@@ -33,8 +34,6 @@ Sends = list[tuple[tuple[ProcessId, ...], Any, bool]]
 
 _LOOK_EVERY = 4
 """Batches."""
-_LEASES_MAX = 10_000
-"""More than a run has."""
 
 
 class Books(Checker):
@@ -150,8 +149,7 @@ def _of_bundle(message: AppMessage) -> Iterator[str]:
 def _of_leases(measured: Any, now: int) -> Iterator[str]:
     if measured._versions is None or measured._moved or measured._at is not None:
         return
-    found, _ = measured._store.scan(leases.ROWS, FIRST_KEY, _LEASES_MAX)
-    rows = [row for row in found if row.key.startswith(leases.ROWS)]
+    rows = [row for row in all_of(measured._store) if row.key.startswith(leases.ROWS)]
     there = {leases.id_of(row.key): row.version for row in rows}
     if there != measured._versions:
         yield f"the leases here are {there}, it measures {measured._versions}"

@@ -168,7 +168,7 @@ def _tell_where(event: HistoryEvent, operation: Operated) -> None:
 def reads_of(operation: Operated) -> dict[bytes, Timestamp]:
     """Key -> version, for the Gets of an answered operation that wrote nothing before them."""
     result = operation.result
-    if result is None:
+    if result is None or operation.results_omitted:
         return {}
     branch = operation.transaction.success if result.succeeded else operation.transaction.failure
     if any(not isinstance(op, Get | Range) for op in branch):

@@ -12,6 +12,8 @@ from kvstore.core.moves import DIRTY, DIRTY_ID, GIVEN, LEAVING, OLD, STAGED
 from kvstore.core.replica import Replica
 from kvstore.core.shards import TELL_US
 from kvstore.simulated.clients import Workload
+from kvstore.simulated.narrow import reads_all
+from kvstore.simulated.shown import all_of
 from multicast.simulation.endings import LIVENESS_LIMIT_US
 from multicast.types import GroupId, ProcessId, new_message_id
 
@@ -61,8 +63,8 @@ class Conclusion:
     def _steps(self, move: Move) -> int:
         """So many suffice: each looks at a portion of everything, and leaves one id."""
         replica = self._replica(move.source)
-        store, portion = replica.store, replica.moves.portion
-        rows = len(store.scan(b"", b"", 10**6)[0]) + len(self._replica(move.target).store.notes(b""))
+        store, portion = replica.store, replica.moves.portion if reads_all() else 2
+        rows = len(all_of(store)) + len(self._replica(move.target).store.notes(b""))
         much = rows + len(store.remembered_after(b"", 10**6)) + len(store.notes(b""))
         return 10 + len(move.slots) + 2 * much // (portion - 1)
 

@@ -212,7 +212,7 @@ class Pager(PastReader):
         open_ = [True]
 
         def answered(answer: Any) -> None:
-            if open_[0] and isinstance(answer, Answered):
+            if open_[0] and isinstance(answer, Answered) and not answer.results_omitted:
                 results = zip(wanted, answer.result.results, strict=True)
                 self._asked.extend([AskedAt(version, operation, result) for operation, result in results])
             if open_[0]:

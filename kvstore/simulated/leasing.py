@@ -67,7 +67,8 @@ class Holder(Client):
         def answered(answer: Any) -> None:
             if open_[0]:
                 open_[0] = False
-                if isinstance(answer, Answered) and leases.row_of(answer.result.results) is None:
+                found = isinstance(answer, Answered) and not answer.results_omitted
+                if found and leases.row_of(answer.result.results) is None:
                     self._gone()
                 self.go_on(None)
 
@@ -110,7 +111,7 @@ class Holder(Client):
     def _looked(self, operation: Operated) -> None:
         row = leases.row_of(operation.result.results) if operation.result is not None else None
         if row is None:
-            if operation.result is not None:
+            if operation.result is not None and not operation.results_omitted:
                 self._gone()
             self.go_on(None)
             return

@@ -16,6 +16,7 @@ from kvstore.core.bundles import NO_ID, last_version, timestamp_of
 from kvstore.core.messages import Answered, Execute, Refused
 from kvstore.simulated.clients import TIMEOUT_US, Workload
 from kvstore.simulated.cluster import Executed, SimulatedCluster
+from kvstore.simulated.narrow import reads_all
 from kvstore.storage.history import HISTORY_US
 from kvstore.storage.store import Store
 from multicast.types import ZERO, Timestamp, quorum_of
@@ -93,7 +94,7 @@ class PastReader(Asker):
             if not open_[0]:
                 return
             open_[0] = False
-            if isinstance(answer, Answered):
+            if isinstance(answer, Answered) and not answer.results_omitted:
                 asked.result = result = answer.result.results[0]
                 if isinstance(operation, Range) and result.more:
                     last = result.entries[-1].key
@@ -175,6 +176,8 @@ def _saw(operation: Get | Range, result: OperationResult, state: dict[bytes, tup
             return (result.value, result.more) == (len(keys), False)
         found, limit = list(result.entries), operation.limit
     without_values = isinstance(operation, Range) and operation.keys_only
+    if result.more and not reads_all():
+        limit = min(limit, max(1, len(found)))
     if [entry.key for entry in found] != keys[:limit] or result.more != (len(keys) > limit):
         return False
     return all([_same(entry, *state[entry.key], without_values) for entry in found])

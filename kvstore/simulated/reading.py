@@ -68,7 +68,7 @@ def at_versions(history: History) -> list[AskedAt]:
     found = []
     for operation in history.operations.values():
         result = operation.result
-        if result is None or operation.seen == ZERO or not operation.unordered:
+        if result is None or operation.seen == ZERO or not operation.unordered or operation.results_omitted:
             continue
         for asked, one in zip(operation.transaction.success, result.results, strict=True):
             if isinstance(asked, Get | Range):

@@ -21,6 +21,7 @@ from kvstore.core.requests import forgotten_before
 from kvstore.core.signals import status_at
 from kvstore.core.state import State
 from kvstore.simulated.cluster import Executed, Moved, SimulatedCluster
+from kvstore.simulated.narrow import tells_all
 from multicast.types import ZERO, GroupId, MessageId, ProcessId, Timestamp, created_us
 
 Logs = Mapping[GroupId, list[Executed]]
@@ -112,7 +113,7 @@ def _unknown(
     owner = dict(enumerate(cluster.shard_map.slots))
     for _, move in sorted(moved.items()):
         owner |= dict.fromkeys(move.slots, move.target)
-    homes_of = cluster.shard_map.homes_of
+    homes_of, keeps_all = cluster.shard_map.homes_of, tells_all() and not moved
     for executed in [executed for log in logs.values() for executed in log if executed.version != ZERO]:
         outcome, message_id = executed.outcome, executed.id
         if outcome is None or not outcome.id or outcome.status not in (APPLIED, FAILED) or message_id < oldest:
@@ -127,5 +128,5 @@ def _unknown(
                 yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} remembers {said}"
             elif said.slots is not None and not _pairs(said.slots) >= _pairs(slots):
                 yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} knows not all its slots"
-            elif said.results is None and not moved and outcome.status == APPLIED and not slots.endswith(ALL_SLOTS):
+            elif said.results is None and keeps_all and outcome.status == APPLIED and not slots.endswith(ALL_SLOTS):
                 yield f"{message_id.hex()} took effect at {executed.version}, and shard {shard} has lost what it read"

@@ -16,6 +16,7 @@ from kvstore.core.shards import TELL_US
 from kvstore.simulated.clients import History, Operated, Workload
 from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.simulated.late import Copies
+from kvstore.simulated.narrow import tells_all
 from multicast.types import ZERO, GroupId, ProcessId, created_us, new_message_id
 
 REPEATED_MAX = 8
@@ -105,7 +106,8 @@ class Repetitions:
 
     def _is_known(self, operation: Operated, newest_us: int) -> bool:
         """Whether nobody can have forgotten what it has read, and it has stayed where it was."""
-        return not (self._workload.moves or operation.results_omitted or self._may_be_forgotten(operation, newest_us))
+        lost = operation.results_omitted or not tells_all() or self._may_be_forgotten(operation, newest_us)
+        return not (self._workload.moves or lost)
 
     def _is_right(
         self, operation: Operated, request: Execute | Lookup, answer: Any, at_us: int, newest_us: int, remembers: bool
@@ -139,6 +141,8 @@ def same_answer(operation: Operated, second: Answered) -> bool:
 
 def omitted(cluster: SimulatedCluster, history: History, moved: bool) -> list[str]:
     """Who was not told what he had read, though all of it is small and nobody can have forgotten it."""
+    if not tells_all():
+        return []
     kept_us = REMEMBERED_WINDOWS * cluster.options.dedup_window_us
     answered = [op for op in history.operations.values() if op.results_omitted and op.completed_us is not None]
     lost = [op for op in answered if not kept_us or (op.completed_us or 0) - op.invoked_us < kept_us // 2]

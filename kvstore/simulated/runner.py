@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kvstore.core.replica import Replica
+from kvstore.simulated import narrow
 from kvstore.simulated.clients import History
 from kvstore.simulated.cluster import SimulatedCluster
 from kvstore.simulated.course import Course
@@ -113,13 +115,15 @@ def run_seed(
         return outcome
     started = time.process_time()
     kind = protocol or registry.load(settings.protocol)
-    course = Course(settings.drawn(seed), seed, settings.replay(seed), kind, replica, store, observers)
-    try:
-        course.run()
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
-        course.violations.append(f"exception: {type(error).__name__}: {error} ({where})")
+    drawn = settings.drawn(seed)
+    with narrow.of_seed(settings.protocol, seed) if drawn.narrow else nullcontext():
+        course = Course(drawn, seed, settings.replay(seed), kind, replica, store, observers)
+        try:
+            course.run()
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
+            course.violations.append(f"exception: {type(error).__name__}: {error} ({where})")
     if out is not None:
         write_run(course.cluster, course.workload.history, out)
     return _outcome(course, time.process_time() - started)

@@ -16,7 +16,7 @@ PROFILES = ("faults", "calm", "chase")
 _SHARES = {
     "backups": 0.2, "ranges": 0.3, "leases": 0.2, "rights": 0.2, "reads": 0.3, "grows": 0.15, "late": 0.3,
     "bounds": 0.3, "nested": 0.3, "stragglers": 0.15,
-    "piecemeal": 0.3, "edges": 0.3,
+    "piecemeal": 0.3, "edges": 0.3, "narrow": 0.2,
 }  # fmt: skip
 """Of the runs: so many have this where it is drawn."""
 DRAWN = (*_SHARES, "past", "watch", "moves")
@@ -32,8 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     write if nothing in a range is newer. nested: whether transactions of some have others in them. stragglers: whether
     messages come again when all but one replica have forgotten them, in a run of several short windows. piecemeal:
     whether steps of moves hand over few rows each. edges: whether some compare versions, count to the limits, and read
-    page by page. size: one of `drawing.SIZES`. options: the protocol's. signals: see
-    `SimulatedCluster`."""
+    page by page. narrow: whether limits of the store are at their least (`narrow`). size: one of `drawing.SIZES`.
+    options: the protocol's. signals: see `SimulatedCluster`."""
 
     protocol: str
     signals: SignalRule | None = None
@@ -55,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: bool | None = False
     piecemeal: bool | None = False
     edges: bool | None = False
+    narrow: bool | None = False
     past: bool | None = False
     watch: bool | None = False
     moves: bool | None = False

@@ -3,6 +3,7 @@
 One run
     runner        one seed, one run: draw, let it happen, heal, demand progress, check
     drawing       what a seed draws: sizes, options, conditions
+    narrow        limits that are seldom met, at their least
     endings       how a run ends once its faults are over
     probe         what is multicast to see how soon it is delivered
     stalls        who is healed goes on soon, whatever is still owed

@@ -17,7 +17,7 @@ import msgspec
 
 from multicast.application import Application
 from multicast.protocol import MulticastProtocol, Options
-from multicast.simulation import drawing, faults, forgotten, joins, stragglers
+from multicast.simulation import drawing, faults, forgotten, joins, narrow, stragglers
 from multicast.simulation.checkers import Fifo, Genuineness, Properties, attach
 from multicast.simulation.disk import SimulatedDisk
 from multicast.simulation.dropping import Dropping
@@ -249,8 +249,7 @@ class Run:
         senders = list(self.topology.processes)
         if rng.random() < 0.3:
             senders = rng.sample(senders, rng.randint(1, len(senders)))
-        bursts = rng.choice((0, 3, 10))
-        centres = [rng.randrange(self.span_us) for _ in range(bursts)]
+        centres = [rng.randrange(self.span_us) for _ in range(rng.choice((0, 3, 10)))]
         width = rng.choice((5_000, 100_000))
         if self._faults and rng.random() < 0.6:
             centres = [max(0, fault.at_us - width // 2) for fault in self._faults]
@@ -294,12 +293,11 @@ class Run:
     def _repeat(self, message: AppMessage, bits: int) -> None:
         """Copies through other processes: soon, and about one and two windows after the message's creation."""
         window_us, processes = self.options.dedup_window_us, self.topology.processes
-        jitter_us = bits % 100_003 - 50_000
-        patience_us = self.size.patience_us
+        jitter_us, patience_us = bits % 100_003 - 50_000, self.size.patience_us
         for number, after_us in enumerate((bits % patience_us, window_us, 2 * window_us)):
             if after_us:
-                origin = processes[(bits + number) % len(processes)]
-                self._come_again(message, origin, max(0, after_us + (jitter_us if number else 0)))
+                again_us = max(0, after_us + (jitter_us if number else 0))
+                self._come_again(message, processes[(bits + number) % len(processes)], again_us)
 
     def _repeat_late(self, message: AppMessage, rng: random.Random) -> None:
         """Copies when some may have forgotten it, and others not."""
@@ -428,9 +426,11 @@ def run_seed(
     observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Run one seed. observers: who else watches; they see what the checkers see."""
-    run = Run(protocol, seed, settings or Settings())
-    run.world.observers += observers
-    return run.execute()
+    chosen = settings or Settings()
+    with narrow.of_seed(protocol.specification.name, seed, chosen.profile, chosen.size):
+        run = Run(protocol, seed, chosen)
+        run.world.observers += observers
+        return run.execute()
 
 
 class Summary:

@@ -94,7 +94,7 @@ def test_late_copies_by_old_maps_take_effect_once_at_most(protocol, monkeypatch)
     ],
 )
 def test_what_seeds_have_found_stays_mended(protocol, seed, fixed):
-    drawn = dict.fromkeys(DRAWN) | {"edges": False} | dict.fromkeys(fixed, True)
+    drawn = dict.fromkeys(DRAWN) | {"edges": False, "narrow": False} | dict.fromkeys(fixed, True)
     settings = Settings(protocol=protocol, size="small", **drawn)
     assert run_seed(settings, seed).violations == []
 

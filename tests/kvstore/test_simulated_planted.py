@@ -92,7 +92,7 @@ def test_without_a_bug_nothing_is_found() -> None:
 
 
 def test_a_lease_that_comes_back_with_its_slot_as_it_had_gone_is_not_called_due_too_early() -> None:
-    anything: dict[str, Any] = dict.fromkeys(DRAWN)
+    anything: dict[str, Any] = dict.fromkeys(DRAWN) | {"narrow": False}
     assert run_seed(Settings(protocol="white_box", size="small", **anything), 219).violations == []
 
 

@@ -31,7 +31,7 @@ from tests.planted.rewriting import rewrite
 from tests.planted.store import Planted
 
 SMALL = Settings(protocol="white_box", size="small", shards=2)
-_ANYTHING: dict[str, Any] = dict.fromkeys(DRAWN)
+_ANYTHING: dict[str, Any] = dict.fromkeys(DRAWN) | {"narrow": False}
 THREE = Settings(protocol="white_box", size="small", shards=3, clients=3, seconds=1.0, **_ANYTHING)
 TWO = Settings(protocol="white_box", size="small", shards=2, replicas=3, clients=3, seconds=1.5)
 READS = msgspec.structs.replace(SMALL, reads=True)
