@@ -48,7 +48,6 @@ _LIMITS: tuple[Limit, ...] = (
     (places("UNDER_WAY_BYTES", collects), (1, 300)),
     (places("ASKED_AT_ONCE", versions), (1, 2)),
     (places("LOOKS_MAX", versions), (1,)),
-    (places("IN_VAIN", versions), (0, 1)),
     (places("REVOKED_AT_ONCE", leases), (1, 2)),
     (places("_STALE_MAX", leases), (0, 2)),
     (places("ANSWER_BYTES", watches), (1, 500)),

@@ -16,6 +16,7 @@ from tests.planted.edges import PLANTED_IN_STORE as EDGES
 from tests.planted.leases import PLANTED_IN_STORE as LEASES
 from tests.planted.moves import GROWING
 from tests.planted.moves import PLANTED_IN_STORE as MOVES
+from tests.planted.narrow import PLANTED_IN_STORE as NARROW
 from tests.planted.nested import PLANTED_IN_STORE as NESTED
 from tests.planted.overlooked import PLANTED_IN_STORE as OVERLOOKED
 from tests.planted.past import PLANTED_IN_STORE as IN_THE_PAST
@@ -65,7 +66,7 @@ CHECKS = {
 
 ALL = (*PLANTED_IN_STORE, *MORE, *MOVES, *IN_SNAPSHOTS, *IN_BACKUPS, *IN_THE_PAST, *RIGHTS, *UNORDERED, *WATCHES,
        *LEASES, *READS_LED, *OF_RULES, *BOUNDS, *NESTED, *STRANGERS, *TOLD, *OVERLOOKED, *EDGES,
-       *TURNS)  # fmt: skip
+       *TURNS, *NARROW)  # fmt: skip
 BUGS = [bug for bug in ALL if not bug.elusive]
 
 

@@ -27,6 +27,7 @@ from tests.planted import (
     edges,
     leases,
     moves,
+    narrow,
     nested,
     overlooked,
     past,
@@ -119,6 +120,7 @@ def modules() -> Iterator[tuple[str, tuple[Planted | store.Planted, ...]]]:
     yield "told", told.PLANTED_IN_STORE
     yield "edges", edges.PLANTED_IN_STORE
     yield "turns_in_store", turns.PLANTED_IN_STORE
+    yield "narrow_in_store", narrow.PLANTED_IN_STORE
 
 
 def main() -> None:

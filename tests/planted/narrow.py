@@ -3,6 +3,13 @@ and a few of what is kept, and of who may begin."""
 
 from __future__ import annotations
 
+import msgspec
+
+from kvstore.core.execution import Execution
+from kvstore.core.reads import Reads
+from kvstore.core.versions import Versions
+from kvstore.core.watches import Watches
+from kvstore.simulated.settings import Settings
 from multicast.parts.instances import Instances
 from multicast.parts.paxos import Paxos
 from multicast.parts.retries import Retries
@@ -13,6 +20,12 @@ from multicast.protocols.primcast import PrimCast
 from multicast.protocols.white_box import WhiteBox
 from tests.planted import planted_in
 from tests.planted.rewriting import rewrite
+from tests.planted.store import Planted
+
+NARROW = Settings(protocol="white_box", size="small", shards=2, narrow=True)
+PAST = msgspec.structs.replace(NARROW, past=True)
+WATCH = msgspec.structs.replace(NARROW, watch=True)
+READS = msgspec.structs.replace(NARROW, reads=True)
 
 # -- limits -----------------------------------------------------------------------------------------------------------
 
@@ -67,4 +80,34 @@ class JoinersOfAnother(WhiteBox):
     """Who has joined a later ballot is counted for the one that this process has joined."""
 
 
+# -- limits of the store ----------------------------------------------------------------------------------------------
+
+
+@rewrite("_read", "self._found(waiting, operation, more=True)",
+         "self._found(waiting, operation, more=waiting.count == limit)")  # fmt: skip
+class LargeEndsIt(Versions):
+    """Of a range that ends early, as there is much in it, nobody is told that there is more."""
+
+
+@rewrite("_answer", "Followed(found, upto or feed.upto)", "Followed(found, feed.upto)")
+class EverythingWasTold(Watches):
+    """Who is told of as much as one answer has room for does not hear of the rest."""
+
+
+@rewrite("on_tick", "self._room = TURN_BYTES", "pass")
+class OneTurnForAll(Reads):
+    """When a turn is over no other one begins."""
+
+
+@rewrite("told", "None if self.read_bytes > RESULT_BYTES_MAX else self.results", "self.results")
+class TooMuchIsNothing(Execution):
+    """Who has read too much is told that there is nothing."""
+
+
 PLANTED = planted_in(__name__)
+PLANTED_IN_STORE = (
+    Planted("LargeEndsIt", "reads at versions", core=LargeEndsIt, settings=PAST),
+    Planted("EverythingWasTold", "watches", core=EverythingWasTold, settings=WATCH),
+    Planted("OneTurnForAll", "", core=OneTurnForAll, settings=READS),
+    Planted("TooMuchIsNothing", "", core=TooMuchIsNothing, settings=NARROW),
+)
