@@ -64,7 +64,7 @@ class PullsFromOne(Signals):
     """Parts are asked for of the same replica each time."""
 
 
-@rewrite("_ask_for_results", "waiting.attempt += 1", "waiting.attempt += not waiting.attempt")
+@rewrite("_ask_for_results", "waiting.attempt + 1, now", "1, now")
 class ResultsOfOne(Clients):
     """Results are asked for of the same replica each time but the first."""
 
