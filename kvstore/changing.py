@@ -52,8 +52,13 @@ def alone(directory: Path, lock: str = COMMAND_LOCK) -> Iterator[None]:
 
 
 def _open(directory: Path, lock: str) -> int:
-    """The file of a lock, which the replicas' user may have to open after root has. OSError."""
-    file = os.open(directory / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """The file of a lock, which the replicas' user may have to open after root has. He is given only what was made
+    here: in his directory there may be links to files that are not his. OSError."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        file = os.open(directory / lock, flags | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return os.open(directory / lock, flags)
     give(file, os.stat(directory))
     return file
 

@@ -416,7 +416,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         beside.unlink(missing_ok=True)
-        with open(beside, "wb", opener=partial(os.open, mode=mode)) as file:
+        with open(beside, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
             _leave(file.fileno(), path)
             file.flush()

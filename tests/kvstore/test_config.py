@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -262,9 +263,29 @@ def test_what_a_command_of_root_writes_is_the_replicas_users_as_what_was_there(t
     os.chown(tmp_path / config.CLUSTER_FILE, 1234, 5678)
     with changing.alone(tmp_path):  # root's own directory: nothing is given away
         assert whose(tmp_path / changing.COMMAND_LOCK) == (0, 0)
+    (tmp_path / changing.COMMAND_LOCK).unlink()
     os.chown(tmp_path, 1234, 5678)
     with changing.alone(tmp_path):
         changing.update(tmp_path, lambda now: msgspec.structs.replace(now, root="0" * 64))
     config.write_atomically(tmp_path / "new", b"")
     written = (config.CLUSTER_FILE, changing.COMMAND_LOCK, changing.FILE_LOCK, "new")
     assert {name: whose(tmp_path / name) for name in written} == dict.fromkeys(written, (1234, 5678))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_whoever_has_the_directory_is_not_given_what_he_has_linked_there(tmp_path: Path, link: Any) -> None:
+    directory, secret = tmp_path / "his", tmp_path / "secret"
+    identity.create(directory, made())
+    os.chown(directory, 1234, 5678)
+    secret.write_bytes(b"root's")
+    link(secret, directory / changing.COMMAND_LOCK)
+    beside = directory / f".{config.CLUSTER_FILE}.{os.getpid()}.new"
+    link(secret, beside)
+    with suppress(ConfigError), changing.alone(directory):
+        pass
+    config.write_atomically(directory / config.CLUSTER_FILE, b"{}")
+    found = secret.stat()
+    assert (found.st_uid, found.st_gid) == (0, 0)
+    if link is os.symlink:
+        assert secret.read_bytes() == b"root's"
