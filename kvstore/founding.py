@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from multicast.logs import structlog
 ASK_SECONDS = 0.5
 """Between two rounds of questions."""
 HEAD_SECONDS = 5.0
+HEAD_BYTES_MAX = 65_536
 
 _decode = msgspec.json.Decoder(FoundingJson).decode
 _log = structlog.get_logger("kvstore")
@@ -55,8 +57,11 @@ async def wait_to_begin(directory: Path, config: ClusterConfig, me: ReplicaConfi
     others = [r for r in founders if r.id != me.id]
     if me not in founders or state_of(directory, me) == BEGUN:
         return False
-    server = await asyncio.start_server(_Answers(directory, config, me), me.host, me.http_port, ssl=tls)
-    async with server:
+    answers, loop = _Answers(directory, config, me), asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Asked(answers), me.host, me.http_port, ssl=tls)
+    async with AsyncExitStack() as ending:
+        ending.push_async_callback(answers.end)
+        await ending.enter_async_context(server)
         waited: list[int] = []
         while True:
             told = await asyncio.gather(*(asyncio.to_thread(_ask, config, other) for other in others))
@@ -104,23 +109,23 @@ def _ask(config: ClusterConfig, other: ReplicaConfig) -> str | None:
 
 
 class _Answers:
-    """All that is served before a replica has begun: how far it is, and that it lives and is not ready."""
+    """All that is served before a replica has begun: how far it is, and that it lives and is not ready. open: its
+    connections. over: no more of them."""
 
     def __init__(self, directory: Path, config: ClusterConfig, me: ReplicaConfig):
         self._directory, self._config, self._me = directory, config, me
+        self.open: set[asyncio.Transport] = set()
+        self.over = False
 
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            line = await asyncio.wait_for(reader.readline(), HEAD_SECONDS)
-            _, _, target = line.partition(b" ")
-            writer.write(self._answer(target.split(b" ")[0].partition(b"?")[0]))
-            await writer.drain()
-        except (OSError, TimeoutError, ValueError):
-            return
-        finally:
-            writer.close()
+    async def end(self) -> None:
+        """Close what has not been answered: whoever asks again finds the replica, or nobody."""
+        self.over = True
+        for transport in [transport for transport in self.open if not transport.is_closing()]:
+            transport.abort()
+        await asyncio.sleep(0)
 
-    def _answer(self, path: bytes) -> bytes:
+    def to(self, path: bytes) -> bytes:
+        """The answer to who asks for this."""
         status, body = "503 Service Unavailable", b"this replica waits for others to begin with\n"
         if path == b"/livez":
             status, body = "200 OK", b"ok\n"
@@ -129,3 +134,32 @@ class _Answers:
             status = "200 OK"
             body = msgspec.json.encode(FoundingJson(self._config.cluster_id, self._me.id, state))
         return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+class _Asked(asyncio.Protocol):
+    """One connection, for one answer."""
+
+    def __init__(self, answers: _Answers):
+        self._answers = answers
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._answers.open.add(transport)
+        self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, transport.abort)
+        if self._answers.over:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        line, end, _ = self._head.partition(b"\n")
+        if end:
+            _, _, target = line.partition(b" ")
+            self._transport.write(self._answers.to(target.split(b" ")[0].partition(b"?")[0]))
+        if end or len(self._head) > HEAD_BYTES_MAX:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        self._answers.open.discard(self._transport)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -96,6 +96,32 @@ async def test_all_begin_together_and_who_is_emptied_afterwards_comes_back_as_lo
     monkeypatch.setattr(founding, "_ask", lambda _, other: state_of(tmp_path, other))
     assert await founding.wait_to_begin(tmp_path, made, emptied, None)
     assert state_of(tmp_path, emptied) == EMPTY
+
+
+async def test_whoever_asks_in_the_last_moment_is_not_left_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is what he has sent when there is nobody any more who would answer it."""
+    made = config.new_cluster(
+        shards=1, replicas=3, protocol="white_box", cluster_id="0" * 32, base_port=free_base_port(3)
+    )  # fmt: skip
+    config.save(tmp_path, made)
+    told: list[str | None] = [None]
+    monkeypatch.setattr(founding, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(founding, "_ask", lambda _, other: told[0])
+    waiting = asyncio.create_task(founding.wait_to_begin(tmp_path, made, made.replicas[0], None))
+    port, opened = made.replicas[0].http_port, []
+    while not opened:
+        with suppress(OSError):
+            opened.append(await asyncio.open_connection("127.0.0.1", port))
+        await asyncio.sleep(0.01)
+    reader, writer = opened[0]
+    writer.write(b"GET /v1/founding HTTP/1.1")
+    told[0] = founding.BEGUN
+    assert await asyncio.wait_for(waiting, 5)
+    with suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 1) == b""
+    writer.close()
 
 
 def test_a_directory_keeps_who_belongs_to_its_cluster_and_takes_all_else_as_it_is_given(tmp_path: Path) -> None:
