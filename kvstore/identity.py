@@ -113,9 +113,9 @@ def claim(directory: Path, config: ClusterConfig, replica_id: ProcessId, lost_di
     for name in sorted(found.alike.keys() & own.alike.keys()) if found.started else ():
         if found.alike[name] != own.alike[name]:
             raise ConfigError(
-                f"{home} began with {name} = {found.alike[name]!r}, not {own.alike[name]!r} as {CLUSTER_FILE} has, and"
-                " what was delivered went by that, at all replicas alike: put back what was there; nothing in it was"
-                " changed"
+                f"{home} began with {_setting(name, found.alike[name])}, and {CLUSTER_FILE} has"
+                f" {_setting(name, own.alike[name])}: what was delivered went by the first, at all replicas alike, so"
+                " put that back; nothing in it was changed"
             )
     if not found.started and own != msgspec.structs.replace(found, started=True):
         write_atomically(path, json_text(msgspec.structs.replace(own, started=False)))  # changed before its first start
@@ -152,6 +152,13 @@ def lost_disk_remedy(directory: Path, config: ClusterConfig, replica_id: Process
         "what this replica has promised the others is gone, so it must not start as if it were new; if its disk is "
         f"lost, start it once with: kvstore serve --dir {in_shell(directory)} --replica {replica_id} --lost-disk"
     )
+
+
+def _setting(option: str, value: str) -> str:
+    """As the configuration has this option of protocols."""
+    if option == "dedup_window_us":
+        return f"dedup_window_ms = {int(value) // 1000}"
+    return f"protocol_options.{option} = {value!r}"
 
 
 def _identity(config: ClusterConfig, replica_id: ProcessId, started: bool = True) -> Identity:
