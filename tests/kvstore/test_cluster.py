@@ -407,7 +407,7 @@ def test_whose_slots_were_moved_by_hand_is_refused(tmp_path: Path, older: bool) 
     [
         ("white_box", {"dedup_window_ms": 1000}, "dedup_window_ms = 120000, and .* dedup_window_ms = 1000:"),
         ("toto", {"protocol_options": {"phi": 2}}, "protocol_options.phi = '0', and .* protocol_options.phi = '2':"),
-        ("quasi_genuine", {"protocol_options": {"senders": "0<0"}}, "protocol_options.senders = '', and .*senders = '0<0':"),
+        ("quasi_genuine", {"protocol_options": {"senders": "0<0"}}, "protocol_options.senders = '', and .*'0<0':"),
     ],
 )
 def test_who_would_go_by_another_option_than_the_others_is_refused(
