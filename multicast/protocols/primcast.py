@@ -535,6 +535,8 @@ class PrimCast(MulticastProtocol):
             entry.learn_final(group, known.final, self.window)
             self._refresh(entry, now)
         if known.final.time > self.window.limit(known.id) and group != self.group:
+            if entry.message is None and entry.epoch is None:
+                self._forget(entry, out)  # the payload was dropped there; if somebody here has it, it begins anew
             return
         if entry.epoch is None or known.final <= self.log.timestamp:
             self._forget(entry, out)

@@ -30,8 +30,9 @@ _LOOK_EVERY = 16
 _AT_ONCE_US, _TICKS_MAX = 10, 3_000
 """Who is woken so soon, so often, and nothing comes of it, is woken for nothing. (What stands on a protocol may look
 through a portion of what it has in each of many batches.)"""
-_FEW, _MANY = 4, 6
-"""Ballots. Elections that take longer than patience follow one another for ever, unless it grows after some of them."""
+_FEW, _MANY = 1, 6
+"""Ballots, of which more than one may be promised in the same breath. Elections that take longer than patience follow
+one another for ever, unless it grows after some of them."""
 _PAUSE_MAX = 4
 """Periods: up to there the pause between two questions doubles (parts.retries)."""
 
@@ -195,7 +196,9 @@ class Patience(Checker):
         self._check_share(node.pid, election, before, message)
         if getattr(message, "count", 1) > 1 and getattr(message, "ballot", None) == election.promised:
             voted = election.state is CANDIDATE and sender != node.pid
-            if (voted or (election.state is PROMISED and sender == election.promised.leader)) and since < args[2]:
+            given = election.state is PROMISED and sender == election.promised.leader
+            counts = election.detector._unobeyed != election.promised and not election.detector._timer._relieving
+            if counts and (voted or given) and since < args[2]:
                 self.report("patience", f"process {node.pid} ({election.state}) loses patience while portions come")
         if before is None or since <= before[1] or waits_for != before[0]:
             return

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from multicast.parts.delivered import Known
 from multicast.parts.sequence import Refill
 from multicast.parts.stamps import EntryState, Stamp
 from multicast.protocol import Outbox
 from multicast.protocols.primcast import Ack, NewState
-from multicast.types import Ballot
+from multicast.types import Ballot, Timestamp
 from tests.multicast.lockstep import START_US
 from tests.multicast.test_primcast import SECOND, cluster, recorded
 
@@ -91,6 +92,18 @@ def test_what_one_group_stamps_in_time_and_another_late_is_delivered_late_by_eac
     stamps = [at for p in range(6) for _, i, at in recorded(world, p) if i == m]
     assert len(set(stamps)) == 2 and min(stamps).time > START_US + SECOND
     assert world.protocol(0).leadership.joined > before[0] and world.protocol(3).leadership.joined == before[3]
+
+
+def test_what_another_group_has_delivered_late_and_dropped_is_not_asked_of_it_for_ever() -> None:
+    """This process has only heard of it, and nobody has the payload any more."""
+    world = cluster(clock="hybrid", dedup_window_us=SECOND)
+    process, m = world.protocol(0), world.message(0, 1)
+    entry = process.t.pending(m.id, world.now)
+    process._lack(entry, 3, world.now)
+    process.on_message(3, Known(m.id, Timestamp(START_US + 3 * SECOND, 1)), world.now, Outbox())
+    assert m.id not in process.entries
+    world.advance(SECOND)
+    assert not process._payloads._retries and not process._payloads._holders
 
 
 def test_a_refill_may_hold_what_was_delivered_and_forgotten_here_and_was_sent_once_more() -> None:
