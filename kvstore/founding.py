@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -156,7 +156,8 @@ class _Asked(asyncio.Protocol):
         line, end, _ = self._head.partition(b"\n")
         if end:
             _, _, target = line.partition(b" ")
-            self._transport.write(self._answers.to(target.split(b" ")[0].partition(b"?")[0]))
+            with suppress(OSError, ValueError):  # of what lies in the directory: it says itself what is wrong there
+                self._transport.write(self._answers.to(target.split(b" ")[0].partition(b"?")[0]))
         if end or len(self._head) > HEAD_BYTES_MAX:
             self._transport.close()
 

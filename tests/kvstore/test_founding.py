@@ -72,12 +72,23 @@ def test_a_rule_that_does_not_wait_for_those_who_are_down_is_noticed() -> None:
         all_worlds(hasty)
 
 
+def three() -> config.ClusterConfig:
+    return config.new_cluster(
+        shards=1, replicas=3, protocol="white_box", cluster_id="0" * 32, base_port=free_base_port(3)
+    )  # fmt: skip
+
+
+async def reached(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    while True:
+        with suppress(OSError):
+            return await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.01)
+
+
 async def test_all_begin_together_and_who_is_emptied_afterwards_comes_back_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = config.new_cluster(
-        shards=1, replicas=3, protocol="white_box", cluster_id="0" * 32, base_port=free_base_port(3)
-    )  # fmt: skip
+    made = three()
     monkeypatch.setattr(founding, "ASK_SECONDS", 0.02)
     config.save(tmp_path, made)
     ask = founding._ask
@@ -99,29 +110,27 @@ async def test_all_begin_together_and_who_is_emptied_afterwards_comes_back_as_lo
 
 
 async def test_whoever_asks_in_the_last_moment_is_not_left_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor is what he has sent when there is nobody any more who would answer it."""
-    made = config.new_cluster(
-        shards=1, replicas=3, protocol="white_box", cluster_id="0" * 32, base_port=free_base_port(3)
-    )  # fmt: skip
+    """Nor is who cannot be answered, as what lies in the directory cannot be read just then."""
+    made, told = three(), dict[int, str | None]()
     config.save(tmp_path, made)
-    told: list[str | None] = [None]
     monkeypatch.setattr(founding, "ASK_SECONDS", 0.02)
-    monkeypatch.setattr(founding, "_ask", lambda _, other: told[0])
+    monkeypatch.setattr(founding, "_ask", lambda _, other: told.get(other.id))
     waiting = asyncio.create_task(founding.wait_to_begin(tmp_path, made, made.replicas[0], None))
-    port, opened = made.replicas[0].http_port, []
-    while not opened:
-        with suppress(OSError):
-            opened.append(await asyncio.open_connection("127.0.0.1", port))
-        await asyncio.sleep(0.01)
-    reader, writer = opened[0]
+    unlucky, unlucky_writer = await reached(made.replicas[0].http_port)
+    reader, writer = await reached(made.replicas[0].http_port)
     writer.write(b"GET /v1/founding HTTP/1.1")
-    told[0] = founding.BEGUN
+    with monkeypatch.context() as patched:
+        patched.setattr(founding._Answers, "to", lambda *_: (_ for _ in ()).throw(ConfigError("unreadable")))
+        unlucky_writer.write(b"GET /v1/founding HTTP/1.1\r\n")
+        assert await asyncio.wait_for(unlucky.read(), 1) == b"" and not caplog.records
+    told[1] = founding.BEGUN
     assert await asyncio.wait_for(waiting, 5)
     with suppress(ConnectionError):
         assert await asyncio.wait_for(reader.read(), 1) == b""
-    writer.close()
+    for one in (writer, unlucky_writer):
+        one.close()
 
 
 def test_a_directory_keeps_who_belongs_to_its_cluster_and_takes_all_else_as_it_is_given(tmp_path: Path) -> None:
